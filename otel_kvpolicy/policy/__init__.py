@@ -1,0 +1,7 @@
+"""Decides. Pure: no OpenTelemetry, no openai, no I/O, no clock it was not given."""
+
+from .decision import KVCacheDecision, reason_code
+from .signals import CallText, Signals
+from .thresholds import REUSE_HEAVY_ROLES, KVCacheLayeringPolicy
+
+__all__ = ["REUSE_HEAVY_ROLES", "CallText", "KVCacheDecision", "KVCacheLayeringPolicy", "Signals", "reason_code"]

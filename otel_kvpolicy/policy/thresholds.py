@@ -1,0 +1,143 @@
+"""The fixed rule: store when any one signal passes its threshold, or when a reuse-heavy role makes a borderline call."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from .decision import KVCacheDecision
+from .signals import CallText, Signals, history_text, text_chars, tools_chars
+
+__all__ = ["DEFAULT_CHARS_PER_TOKEN", "DEFAULT_MIN_CONTEXT_TOKENS", "DEFAULT_MIN_HISTORY_TURNS", "DEFAULT_MIN_PREFIX_TOKENS", "REUSE_HEAVY_ROLES", "KVCacheLayeringPolicy"]
+
+DEFAULT_MIN_PREFIX_TOKENS: Final = 1024
+DEFAULT_MIN_CONTEXT_TOKENS: Final = 2048
+DEFAULT_MIN_HISTORY_TURNS: Final = 1
+DEFAULT_CHARS_PER_TOKEN: Final = 4.0
+
+REUSE_HEAVY_ROLES: Final = frozenset({"chat", "orchestrator", "planner", "router", "assistant", "conversation"})
+
+_MULTI_TURN_BONUS: Final = 0.25
+
+
+def _check(name: str, value: float, minimum: float, strict: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value > minimum if strict else value >= minimum) or value == float("inf"):
+        raise ValueError(f"{name} must be a finite number {'above' if strict else 'of at least'} {minimum:g}, not {value!r}")
+
+
+class KVCacheLayeringPolicy:
+    """Stores a call when any signal says that its prefix will be asked for again.
+
+    Args:
+        enabled: false makes every decision inert.
+        min_prefix_tokens: estimated tokens of the stable prefix (system prompt and tools) that make it worth storing; also for a RAG block.
+        min_context_tokens: estimated tokens of the whole prompt that make it worth storing.
+        min_history_turns: earlier model replies that make it worth storing; a call without any reply never counts as multi-turn.
+        chars_per_token: characters taken for one token; an estimate, since no tokenizer runs on the caller's path.
+
+    Raises:
+        ValueError: a threshold is negative or no finite number, or ``chars_per_token`` is not above zero.
+    """
+
+    rule: Final = "thresholds"
+
+    __slots__ = ("chars_per_token", "enabled", "min_context_tokens", "min_history_turns", "min_prefix_tokens")
+
+    def __init__(
+        self,
+        *,
+        enabled: bool = True,
+        min_prefix_tokens: int = DEFAULT_MIN_PREFIX_TOKENS,
+        min_context_tokens: int = DEFAULT_MIN_CONTEXT_TOKENS,
+        min_history_turns: int = DEFAULT_MIN_HISTORY_TURNS,
+        chars_per_token: float = DEFAULT_CHARS_PER_TOKEN,
+    ) -> None:
+        _check("min_prefix_tokens", min_prefix_tokens, 0)
+        _check("min_context_tokens", min_context_tokens, 0)
+        _check("min_history_turns", min_history_turns, 0)
+        _check("chars_per_token", chars_per_token, 0, strict=True)
+        self.enabled = enabled
+        self.min_prefix_tokens = min_prefix_tokens
+        self.min_context_tokens = min_context_tokens
+        self.min_history_turns = min_history_turns
+        self.chars_per_token = chars_per_token
+
+    def decide(
+        self,
+        *,
+        system_prompt: Any = None,
+        user_prompt: Any = None,
+        message_history: Any = None,
+        rag_context: Any = None,
+        role: str | None = None,
+        tools: Any = None,
+    ) -> KVCacheDecision:
+        """Decides for a call given by its parts. Never raises: what cannot be read counts as nothing.
+
+        Args:
+            system_prompt: the stable head of the prompt: a string or several.
+            user_prompt: what is new in this call: a string, or a list of content parts.
+            message_history: earlier messages: OpenAI mappings, pydantic-ai messages, or objects with ``.parts[].content``.
+            rag_context: a retrieved block: a string or several.
+            role: what kind of caller this is, such as ``"planner"``; see ``REUSE_HEAVY_ROLES``.
+            tools: tool definitions (OpenAI's ``tools``); they count into the prefix.
+        """
+        if not self.enabled:
+            return _DISABLED
+        history_chars, turns = history_text(message_history)
+        text = CallText(
+            text_chars(system_prompt), tools_chars(tools), history_chars, text_chars(rag_context), text_chars(user_prompt), turns
+        )
+        return self.judge(text, role)
+
+    def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
+        """Decides for a call whose parts are counted already."""
+        if not self.enabled:
+            return _DISABLED
+        signals = Signals.of(text, self.chars_per_token)
+        reasons = self._stronger_reasons(signals)
+        multi_turn = self._is_multi_turn(signals)
+        if not reasons and self._role_tips(signals, role):
+            reasons.append(f"reuse_heavy_role({role})")
+        worthy = bool(reasons)
+        return KVCacheDecision(
+            cache_worthy=worthy,
+            skip_save=not worthy,
+            score=self._score(signals.total_tokens, multi_turn),
+            reasons=reasons or ["one_off_short_prompt"],
+            signals=signals._asdict(),
+        )
+
+    def _is_multi_turn(self, signals: Signals) -> bool:
+        return 0 < signals.history_turns >= self.min_history_turns
+
+    def _stronger_reasons(self, signals: Signals) -> list[str]:
+        reasons = []
+        if signals.prefix_tokens >= self.min_prefix_tokens:
+            reasons.append(f"long_shared_prefix({signals.prefix_tokens}>={self.min_prefix_tokens}t)")
+        if self._is_multi_turn(signals):
+            reasons.append(f"multi_turn_conversation({signals.history_turns}turns)")
+        if signals.total_tokens >= self.min_context_tokens:
+            reasons.append(f"large_fixed_context({signals.total_tokens}>={self.min_context_tokens}t)")
+        if 0 < signals.rag_tokens >= self.min_prefix_tokens:
+            reasons.append(f"large_rag_context({signals.rag_tokens}>={self.min_prefix_tokens}t)")
+        return reasons
+
+    def _role_tips(self, signals: Signals, role: Any) -> bool:
+        return (
+            isinstance(role, str)
+            and role.strip().lower() in REUSE_HEAVY_ROLES
+            and signals.total_tokens >= self.min_context_tokens / 2
+        )
+
+    def _score(self, total_tokens: int, multi_turn: bool) -> float:
+        share = total_tokens / self.min_context_tokens if self.min_context_tokens else 1.0
+        return round(min(1.0, share + (_MULTI_TURN_BONUS if multi_turn else 0.0)), 4)
+
+    def __repr__(self) -> str:
+        return (
+            f"KVCacheLayeringPolicy(enabled={self.enabled}, min_prefix_tokens={self.min_prefix_tokens}, "
+            f"min_context_tokens={self.min_context_tokens}, min_history_turns={self.min_history_turns}, chars_per_token={self.chars_per_token})"
+        )
+
+
+_DISABLED: Final = KVCacheDecision(cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False)
