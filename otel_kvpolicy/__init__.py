@@ -1,6 +1,19 @@
 """Decides per chat call whether its KV cache is worth storing, and makes every decision observable."""
 
+from .context import kv_context
+from .hint import decide, fold_kv_hint
+from .instrumentation import KVPolicyInstrumentor
 from .policy import KVCacheDecision, KVCacheLayeringPolicy
+from .settings import configure
 from .version import __version__
 
-__all__ = ["KVCacheDecision", "KVCacheLayeringPolicy", "__version__"]
+__all__ = [
+    "KVCacheDecision",
+    "KVCacheLayeringPolicy",
+    "KVPolicyInstrumentor",
+    "__version__",
+    "configure",
+    "decide",
+    "fold_kv_hint",
+    "kv_context",
+]

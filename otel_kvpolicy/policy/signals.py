@@ -1,22 +1,25 @@
 """What is counted of one call: characters of its parts, then estimated tokens.
 
-Counting never raises and never copies text: it adds up ``len`` of the strings it meets. Images, audio and files count nothing, since
-neither the length of a URL nor that of base64 says how many tokens the model spends on them.
+Counting never raises and never copies text: it adds up ``len`` of the strings it meets, visits a bounded number of values (a body may be
+cyclic) and does not recurse. Images, audio and files count nothing: neither the length of a URL nor that of base64 says how many tokens
+the model spends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["CallText", "Signals", "content_chars", "history_text", "json_chars", "tools_chars"]
+__all__ = ["REPLY_ROLES", "CallText", "Signals", "content_chars", "history_text", "json_chars", "message_chars", "speaker"]
 
-# A body may be nested without end; what lies deeper than any real message is not worth a RecursionError.
-_MAX_DEPTH: Final = 24
+_MAX_VALUES: Final = 100_000
+"""Values visited in one content or one tool list. What is left uncounted beyond it changes no verdict: so much is stored anyway."""
 
-# Content-part fields that carry prompt text, by the part types of chat completions, responses and pydantic-ai.
-_TEXT_FIELDS: Final = ("text", "content", "refusal", "thinking", "output", "arguments", "summary", "input")
-_MEDIA_MARKS: Final = ("image", "audio", "file", "video", "document", "binary", "screenshot")
+# Fields that carry prompt text, in the content parts and items of chat completions and responses, and in the parts of pydantic-ai.
+_TEXT_FIELDS: Final = ("text", "content", "refusal", "thinking", "output", "arguments", "summary", "name", "args")
+
+REPLY_ROLES: Final = frozenset({"assistant", "response", "model"})
+"""Who speaks in a model reply: OpenAI's ``role``, pydantic-ai's ``kind``, Gemini's ``role``."""
 
 
 class CallText(NamedTuple):
@@ -44,102 +47,100 @@ class Signals(NamedTuple):
     @classmethod
     def of(cls, text: CallText, chars_per_token: float) -> Signals:
         """``floor(chars / chars_per_token)`` for each part; the total is their sum (tools are in the prefix already)."""
-        prefix = int((text.prefix_chars + text.tool_chars) / chars_per_token)
-        history = int(text.history_chars / chars_per_token)
-        rag = int(text.rag_chars / chars_per_token)
-        user = int(text.user_chars / chars_per_token)
-        return cls(
-            prefix, int(text.tool_chars / chars_per_token), history, rag, user, prefix + history + rag + user, text.history_turns
-        )
+        prefix_chars, tool_chars, history_chars, rag_chars, user_chars, turns = text
+        tools = int(tool_chars / chars_per_token)
+        prefix = int(prefix_chars / chars_per_token) + tools
+        history = int(history_chars / chars_per_token)
+        rag = int(rag_chars / chars_per_token)
+        user = int(user_chars / chars_per_token)
+        return cls(prefix, tools, history, rag, user, prefix + history + rag + user, turns)
 
 
-def content_chars(content: Any, depth: int = 0) -> int:
-    """Characters of prompt text in a message's content: a string, a list of parts, a part (mapping or object); anything else is 0."""
+def content_chars(content: Any) -> int:
+    """Characters of prompt text in a message's content: a string, a list of parts, or a part (mapping or object); anything else is 0."""
     if type(content) is str:
         return len(content)
-    if content is None or depth > _MAX_DEPTH:
+    if content is None:
         return 0
-    if isinstance(content, str):
-        return len(content)
-    if isinstance(content, Mapping):
-        return _part_chars(content, depth)
-    if isinstance(content, (list, tuple)):
-        return sum(content_chars(part, depth + 1) for part in content)
-    if isinstance(content, (bytes, bytearray, memoryview, int, float)):
-        return 0
-    return _object_chars(content, depth)
+    chars = 0
+    pending = [content]
+    for _ in range(_MAX_VALUES):
+        if not pending:
+            break
+        value = pending.pop()
+        if isinstance(value, str):
+            chars += len(value)
+        elif isinstance(value, Mapping) and not isinstance(value.get("type"), str):
+            chars += json_chars(value)  # data, such as what a tool returned: it reaches the prompt as JSON
+        else:
+            pending.extend(_texts_in(value))
+    return chars
 
 
-def _is_media(kind: Any) -> bool:
-    return isinstance(kind, str) and any(mark in kind for mark in _MEDIA_MARKS)
-
-
-def _part_chars(part: Mapping[Any, Any], depth: int) -> int:
-    kind = part.get("type")
-    if _is_media(kind) and kind != "file_search_call":
-        return 0
-    return sum(content_chars(part[field], depth + 1) for field in _TEXT_FIELDS if field in part)
-
-
-def _object_chars(part: Any, depth: int) -> int:
-    """An object of some library: a pydantic-ai part, an openai response item. Read by attribute, never by dumping it."""
-    if _is_media(getattr(part, "kind", None)) or _is_media(getattr(part, "type", None)) or hasattr(part, "media_type"):
-        return 0
-    for field in ("content", "text", "args", "arguments"):
-        value = getattr(part, field, None)
-        if value is not None:
-            return json_chars(value, depth + 1) if isinstance(value, Mapping) else content_chars(value, depth + 1)
-    return 0
-
-
-def json_chars(value: Any, depth: int = 0) -> int:
-    """About the length of ``json.dumps(value)``, by adding up, without building the string. Never raises."""
-    if type(value) is str:
-        return len(value) + 2
-    if depth > _MAX_DEPTH:
-        return 0
-    if isinstance(value, Mapping):
-        return 2 + sum(json_chars(key, depth + 1) + json_chars(item, depth + 1) + 4 for key, item in value.items())
+def _texts_in(value: Any) -> Sequence[Any]:
+    """What of a list, a content part or some library's object may hold prompt text. Objects are read by attribute, never dumped."""
     if isinstance(value, (list, tuple)):
-        return 2 + sum(json_chars(item, depth + 1) + 2 for item in value)
-    if isinstance(value, str):
-        return len(value) + 2
-    if value is None or isinstance(value, (bool, int, float)):
-        return 4
-    return 0
+        return value
+    if isinstance(value, Mapping):
+        return [value[field] for field in _TEXT_FIELDS if field in value]
+    if value is None or isinstance(value, (bytes, bytearray, memoryview, int, float)):
+        return ()
+    return [found for field in _TEXT_FIELDS if not callable(found := getattr(value, field, None))]
 
 
-def tools_chars(tools: Any) -> int:
-    """Characters that tool definitions add to the prompt: chat templates write them into the prompt's head, as JSON."""
-    return json_chars(tools) if isinstance(tools, (list, tuple)) and tools else 0
+def json_chars(value: Any) -> int:
+    """About the length of ``json.dumps(value)``, by adding up, without building the string."""
+    chars = 0
+    pending = [value]
+    for _ in range(_MAX_VALUES):
+        if not pending:
+            break
+        value = pending.pop()
+        if isinstance(value, str):
+            chars += len(value) + 2
+        elif isinstance(value, Mapping):
+            chars += 2 + 4 * len(value)
+            pending.extend(value)
+            pending.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            chars += 2 + 2 * len(value)
+            pending.extend(value)
+        elif value is None or isinstance(value, (bool, int, float)):
+            chars += 4
+    return chars
 
 
 def message_chars(message: Any) -> int:
-    """Characters of one earlier message: its content, its tool calls, or the parts of a pydantic-ai message."""
+    """Characters of one message: its content and tool calls, or the parts of a pydantic-ai message."""
     if isinstance(message, Mapping):
         chars = content_chars(message.get("content"))
         calls = message.get("tool_calls")
-        return chars + sum(_call_chars(call) for call in calls) if isinstance(calls, (list, tuple)) else chars
-    parts = getattr(message, "parts", None)
-    if isinstance(parts, (list, tuple)):
-        return sum(content_chars(part) for part in parts)
-    return content_chars(message)
+    else:
+        parts = getattr(message, "parts", None)
+        if isinstance(parts, (list, tuple)):
+            return content_chars(parts)
+        chars = content_chars(message)
+        calls = getattr(message, "tool_calls", None)
+    return chars + call_chars(calls) if calls else chars
 
 
-def _call_chars(call: Any) -> int:
-    function = call.get("function") if isinstance(call, Mapping) else getattr(call, "function", None)
-    if isinstance(function, Mapping):
-        return content_chars(function.get("name")) + content_chars(function.get("arguments"))
-    return content_chars(getattr(function, "name", None)) + content_chars(getattr(function, "arguments", None))
+def call_chars(calls: Any) -> int:
+    """Characters of a reply's tool calls: the names and arguments of the functions called."""
+    if not isinstance(calls, (list, tuple)):
+        return 0
+    functions = [call.get("function") if isinstance(call, Mapping) else getattr(call, "function", None) for call in calls]
+    return sum(
+        content_chars(function.get("name")) + content_chars(function.get("arguments"))
+        if isinstance(function, Mapping)
+        else content_chars(function)
+        for function in functions
+    )
 
 
-def _speaker(message: Any) -> str | None:
-    """Whose message it is, where one can tell: an OpenAI ``role`` or a pydantic-ai ``kind``."""
-    kind = message.get("role") if isinstance(message, Mapping) else (getattr(message, "kind", None) or getattr(message, "role", None))
-    return kind if isinstance(kind, str) else None
-
-
-_REPLY: Final = frozenset({"assistant", "response", "model"})
+def speaker(message: Any) -> str | None:
+    """Whose message it is, where one can tell: an OpenAI ``role``, a pydantic-ai ``kind``."""
+    said = message.get("role") if isinstance(message, Mapping) else getattr(message, "kind", None) or getattr(message, "role", None)
+    return said if isinstance(said, str) else None
 
 
 def history_text(message_history: Any) -> tuple[int, int]:
@@ -153,15 +154,8 @@ def history_text(message_history: Any) -> tuple[int, int]:
     told = False
     for message in message_history:
         chars += message_chars(message)
-        speaker = _speaker(message)
-        if speaker is not None:
+        said = speaker(message)
+        if said is not None:
             told = True
-            replies += speaker in _REPLY
+            replies += said in REPLY_ROLES
     return chars, replies if told else len(message_history)
-
-
-def text_chars(texts: Any) -> int:
-    """Characters of a prompt given as a string or as several of them."""
-    if isinstance(texts, Iterable) and not isinstance(texts, (str, bytes, Mapping, list, tuple)):
-        return 0  # a generator is the caller's to read
-    return content_chars(texts)

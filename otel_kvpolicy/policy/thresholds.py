@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .decision import KVCacheDecision
-from .signals import CallText, Signals, history_text, text_chars, tools_chars
+from .signals import CallText, Signals, content_chars, history_text, json_chars
 
-__all__ = ["DEFAULT_CHARS_PER_TOKEN", "DEFAULT_MIN_CONTEXT_TOKENS", "DEFAULT_MIN_HISTORY_TURNS", "DEFAULT_MIN_PREFIX_TOKENS", "REUSE_HEAVY_ROLES", "KVCacheLayeringPolicy"]
+__all__ = [
+    "DEFAULT_CHARS_PER_TOKEN",
+    "DEFAULT_MIN_CONTEXT_TOKENS",
+    "DEFAULT_MIN_HISTORY_TURNS",
+    "DEFAULT_MIN_PREFIX_TOKENS",
+    "REUSE_HEAVY_ROLES",
+    "KVCacheLayeringPolicy",
+]
 
 DEFAULT_MIN_PREFIX_TOKENS: Final = 1024
 DEFAULT_MIN_CONTEXT_TOKENS: Final = 2048
@@ -20,7 +27,12 @@ _MULTI_TURN_BONUS: Final = 0.25
 
 
 def _check(name: str, value: float, minimum: float, strict: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value > minimum if strict else value >= minimum) or value == float("inf"):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not (value > minimum if strict else value >= minimum)
+        or value == float("inf")
+    ):
         raise ValueError(f"{name} must be a finite number {'above' if strict else 'of at least'} {minimum:g}, not {value!r}")
 
 
@@ -85,7 +97,12 @@ class KVCacheLayeringPolicy:
             return _DISABLED
         history_chars, turns = history_text(message_history)
         text = CallText(
-            text_chars(system_prompt), tools_chars(tools), history_chars, text_chars(rag_context), text_chars(user_prompt), turns
+            prefix_chars=content_chars(system_prompt),
+            tool_chars=json_chars(tools) if tools else 0,
+            history_chars=history_chars,
+            rag_chars=content_chars(rag_context),
+            user_chars=content_chars(user_prompt),
+            history_turns=turns,
         )
         return self.judge(text, role)
 
@@ -123,21 +140,14 @@ class KVCacheLayeringPolicy:
         return reasons
 
     def _role_tips(self, signals: Signals, role: Any) -> bool:
-        return (
-            isinstance(role, str)
-            and role.strip().lower() in REUSE_HEAVY_ROLES
-            and signals.total_tokens >= self.min_context_tokens / 2
-        )
+        return isinstance(role, str) and role.strip().lower() in REUSE_HEAVY_ROLES and signals.total_tokens >= self.min_context_tokens / 2
 
     def _score(self, total_tokens: int, multi_turn: bool) -> float:
         share = total_tokens / self.min_context_tokens if self.min_context_tokens else 1.0
         return round(min(1.0, share + (_MULTI_TURN_BONUS if multi_turn else 0.0)), 4)
 
     def __repr__(self) -> str:
-        return (
-            f"KVCacheLayeringPolicy(enabled={self.enabled}, min_prefix_tokens={self.min_prefix_tokens}, "
-            f"min_context_tokens={self.min_context_tokens}, min_history_turns={self.min_history_turns}, chars_per_token={self.chars_per_token})"
-        )
+        return f"KVCacheLayeringPolicy({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
 
 
 _DISABLED: Final = KVCacheDecision(cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False)

@@ -38,7 +38,7 @@ class Metric:
         name: OpenTelemetry name.
         kind: instrument kind.
         unit: UCUM unit, or an annotation in braces.
-        prometheus: series name after the OpenTelemetry to Prometheus translation (``_bucket``, ``_sum``, ``_count`` follow it for histograms).
+        prometheus: series name as translated for Prometheus; a histogram's ``_bucket``, ``_sum``, ``_count`` follow it.
         meaning: one sentence for people.
         attributes: names of the attributes its points carry.
         buckets: explicit bucket boundaries advised to the SDK, for histograms.
@@ -78,7 +78,9 @@ THRESHOLD_HISTORY_TURNS: Final = "kvpolicy.thresholds.history_turns"
 CHARS_PER_TOKEN: Final = "kvpolicy.chars_per_token"
 
 ATTRIBUTES: Final = (
-    Attribute(DECISION, "string", 'what was decided for the call\'s KV: "store" or "skip"; the caller\'s own choice where the caller made one'),
+    Attribute(
+        DECISION, "string", 'what was decided for the call\'s KV: "store" or "skip"; the caller\'s own choice where the caller made one'
+    ),
     Attribute(SKIP_SAVE, "boolean", "true where the KV of the call is not to be stored"),
     Attribute(CACHE_WORTHY, "boolean", "what the rule thinks of the call, whoever decided in the end"),
     Attribute(SCORE, "double", "0 to 1: total tokens over the context threshold, plus 0.25 for multi-turn calls, capped"),

@@ -1,0 +1,304 @@
+"""One chat call: decided when it begins, recorded when its outcome is known, closed when its answer is read."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span, Tracer
+
+from .. import hint, settings
+from ..context import CallContext, call_context
+from ..policy import CallText, KVCacheDecision, KVCacheLayeringPolicy
+from ..policy.signals import content_chars
+from ..requests import Answer, reader_of
+from ..requests.parts import parts_of
+from ..targets import Origin, RejectedOrigins
+from ..telemetry import CallRecord, Instruments, spans
+from .faults import Faults
+from .rejection import names_the_hint
+
+__all__ = ["ChatCall", "DecisionHook", "Runtime"]
+
+_log = logging.getLogger("otel_kvpolicy")
+
+DecisionHook = Callable[[Span, KVCacheDecision, Mapping[str, Any]], None]
+"""Called with the chat span, the decision and a read-only view of the request body, after the decision is on the span."""
+
+_rejected: Final = RejectedOrigins()  # for the process: a server does not learn the field because the instrumentor was restarted
+_malformed_said: Final[set[Origin]] = set()
+
+
+class Runtime:
+    """What all calls share while the instrumentor is on.
+
+    Args:
+        tracer: for spans of ours.
+        instruments: for metrics.
+        policy: the rule; ``None`` for the fixed rule with live settings.
+        hook: the user's decision hook.
+    """
+
+    def __init__(self, tracer: Tracer, instruments: Instruments, policy: KVCacheLayeringPolicy | None, hook: DecisionHook | None) -> None:
+        self.tracer = tracer
+        self.instruments = instruments
+        self.policy = policy
+        self.hook = hook
+        self.faults = Faults(instruments)
+
+    def begin(self, client: Any, options: Any, parser: Callable[[ChatCall, Any], Any] | None = None) -> ChatCall | None:
+        """Decides for a request of the openai client.
+
+        Args:
+            client: the client that sends it.
+            options: its ``FinalRequestOptions``; never mutated.
+            parser: makes the ``post_parser`` with which a raw streamed answer is watched once the caller parses it.
+
+        Returns:
+            The call on its way, or ``None`` where it is no chat call or where we failed: it then goes out untouched.
+        """
+        reader = reader_of(options.url) if options.method == "post" else None
+        if reader is None:
+            return None
+        body = _body(options)
+        if body is None:
+            return None
+        seam = "settings"
+        try:
+            started = time.perf_counter()
+            knobs = settings.current()
+            policy = self.policy or knobs.policy
+            known = call_context()
+            seam = "decide"
+            decision = _decide(policy, reader, body, known)
+            seconds = time.perf_counter() - started
+            seam = "hint"
+            origin = _origin(client, options)
+            record, params = _settle(policy, decision, knobs, body, origin, azure=_is_azure(client.__class__), agent=known.agent_name)
+            seam = "span"
+            span = spans.current_chat_span()
+            call = ChatCall(
+                self, record, span or spans.start_chat_span(self.tracer, body, record), ours=span is None, origin=origin, seconds=seconds
+            )
+        except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
+            self.faults.caught(seam, error)
+            return None
+        return call if call.open(options, body, params, parser) else None
+
+
+def _body(options: Any) -> Mapping[Any, Any] | None:
+    """The body as the client will send it: ``extra_body`` over the rest. ``None`` for what is no JSON object."""
+    body, extra = options.json_data, options.extra_json
+    if extra is None:
+        return body if isinstance(body, Mapping) else None
+    if not isinstance(extra, Mapping) or not (body is None or isinstance(body, Mapping)):
+        return None
+    return {**(body or {}), **extra}
+
+
+def _decide(policy: Any, reader: Callable[[Any], CallText], body: Mapping[Any, Any], known: CallContext) -> KVCacheDecision:
+    if type(policy).decide is not KVCacheLayeringPolicy.decide:  # a rule of the user's own, through the public method
+        decision: KVCacheDecision = policy.decide(**parts_of(body), rag_context=known.rag_context, role=known.role)
+        return decision
+    text = reader(body)
+    if known.rag_context is not None:
+        text = _set_apart(text, content_chars(known.rag_context))
+    return policy.judge(text, known.role)  # type: ignore[no-any-return]
+
+
+def _set_apart(text: CallText, rag_chars: int) -> CallText:
+    """Counts the retrieved block apart from the question or the system prompt that holds it."""
+    of_user = min(rag_chars, text.user_chars)
+    of_prefix = min(rag_chars - of_user, text.prefix_chars)
+    return text._replace(rag_chars=of_user + of_prefix, user_chars=text.user_chars - of_user, prefix_chars=text.prefix_chars - of_prefix)
+
+
+def _origin(client: Any, options: Any) -> Origin:
+    base = client.base_url
+    return Origin.of(type(base)(options.url) if "://" in options.url else base)
+
+
+@lru_cache(maxsize=64)
+def _is_azure(client: Any) -> bool:
+    return any(base.__name__ == "BaseAzureClient" for base in client.__mro__)
+
+
+def _settle(
+    policy: KVCacheLayeringPolicy,
+    decision: KVCacheDecision,
+    knobs: settings.Settings,
+    body: Mapping[Any, Any],
+    origin: Origin,
+    *,
+    azure: bool,
+    agent: str | None,
+) -> tuple[CallRecord, dict[str, Any] | None]:
+    """Who decides in the end and what is sent: the record, and the new ``kv_transfer_params`` or ``None`` to leave the body alone."""
+    given: Any = body.get(hint.FIELD)
+    callers = hint.is_callers(given)
+    params: dict[str, Any] | None = None
+    outcome: Any
+    if not decision.enabled:
+        outcome = "disabled"
+    elif callers:
+        outcome = "caller"
+        _warn_of_cap(given, origin)
+    elif knobs.mode == "observe":
+        outcome = "observed"
+    elif not knobs.targets.allow(origin, azure=azure):
+        outcome = "excluded_target"
+    elif origin in _rejected:
+        outcome = "rejected"
+    else:
+        outcome = "applied"
+        new = hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys)
+        params = {**(given or {}), **new} if new else None
+    skip = hint.caller_skips(given) if callers else decision.skip_save
+    model = body.get("model")
+    record = CallRecord(
+        decision, skip, outcome, knobs.mode, policy, model if isinstance(model, str) else "", origin.host, origin.port, agent
+    )
+    return record, params
+
+
+def _warn_of_cap(given: Any, origin: Origin) -> None:
+    if hint.malformed_cap(given) and origin not in _malformed_said and len(_malformed_said) < 1000:
+        _malformed_said.add(origin)
+        kind = type(given[hint.MAX_OFFLOAD_KEY]).__name__
+        _log.warning("a caller's %s is a %s, on which vLLM's scheduler fails: it takes a plain int", hint.MAX_OFFLOAD_KEY, kind)
+
+
+class ChatCall:
+    """A decided call on its way.
+
+    Attributes:
+        options: what to send.
+    """
+
+    __slots__ = (
+        "_answer", "_attributes", "_done", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime", "_seconds", "_token",
+        "options", "pulling", "span",
+    )  # fmt: skip
+
+    def __init__(self, runtime: Runtime, record: CallRecord, span: Span, *, ours: bool, origin: Origin, seconds: float) -> None:
+        self._runtime = runtime
+        self._record = record
+        self.span = span
+        self._ours = ours
+        self._origin = origin
+        self._seconds = seconds
+        self._attributes: dict[str, Any] | None = None
+        self._answer: Answer | None = None
+        self._done = False
+        self._lock = threading.Lock()
+        self._plain: Any = None
+        self._token: Any = None
+        self.options: Any = None
+        self.pulling = False
+
+    def open(
+        self, options: Any, body: Mapping[Any, Any], params: dict[str, Any] | None, parser: Callable[[ChatCall, Any], Any] | None
+    ) -> bool:
+        """Writes the decision on the span and puts the hint on the request; false where that failed."""
+        try:
+            spans.annotate(self.span, self._record)
+            if parser is not None:
+                original, options = options.post_parser, copy.copy(options)
+                options.post_parser = parser(self, original)
+            self.options = self._plain = options
+            if params is not None:
+                self.options = copy.copy(options)
+                self.options.extra_json = {**(options.extra_json or {}), hint.FIELD: params}
+        except Exception as error:  # noqa: BLE001 - a decision that cannot be recorded is not sent
+            self._runtime.faults.caught("span", error)
+            self._end_span()
+            return False
+        if self._runtime.hook is not None:
+            try:
+                self._runtime.hook(self.span, self._record.decision, MappingProxyType(dict(body)))
+            except Exception as error:  # noqa: BLE001
+                self._runtime.faults.caught("decision_hook", error)
+        return True
+
+    def enter(self) -> None:
+        """Makes a span of ours the current one, so that the HTTP span is its child."""
+        if self._ours:
+            self._token = otel_context.attach(trace.set_span_in_context(self.span))
+
+    def leave(self) -> None:
+        """Gives the caller's context back."""
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+
+    def without_hint(self, error: BaseException) -> Any:
+        """The options to repeat the call with where ``error`` says that the server refuses the hint; else ``None``."""
+        plain = self._plain
+        if self._record.outcome != "applied" or plain is self.options:
+            return None
+        try:
+            if not names_the_hint(error):
+                return None
+            if _rejected.add(self._origin):
+                _log.warning("%s refuses %s; it is not sent there any more by this process", self._origin.host, hint.FIELD)
+            self._record = self._record._replace(outcome="rejected")
+            spans.update_outcome(self.span, self._record)
+        except Exception as ours:  # noqa: BLE001
+            self._runtime.faults.caught("rejection", ours)
+            return None
+        return plain
+
+    def answered(self) -> None:
+        """The request has been answered or has failed: the outcome is known, and the request itself is needed no more."""
+        self.options = self._plain = None
+        try:
+            self._attributes = self._runtime.instruments.decided(self._record, self._seconds)
+        except Exception as error:  # noqa: BLE001
+            self._runtime.faults.caught("metrics", error)
+
+    def failed(self, error: BaseException) -> None:
+        """The request has raised: nothing will follow."""
+        self.answered()
+        self.finish(error)
+
+    def saw(self, answer: Answer | None) -> None:
+        """Takes note of what the answer, or one chunk of it, says."""
+        if answer is not None:
+            self._answer = answer if self._answer is None else self._answer.then(answer)
+
+    def fault(self, seam: str, error: Exception) -> None:
+        """A fault of ours while the answer was read."""
+        self._runtime.faults.caught(seam, error)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """The call is over, well or not; further calls do nothing."""
+        with self._lock:
+            if self._done:
+                return
+            self._done = True
+        try:
+            if self._answer is not None:
+                spans.record_answer(self.span, self._answer, ours=self._ours)
+            if error is not None and self._ours:
+                spans.record_failure(self.span, error)
+            if self._attributes is not None and error is None:
+                self._runtime.instruments.answered(self._attributes, self._answer, self._record.decision.signals.get("total_tokens", 0))
+        except Exception as ours:  # noqa: BLE001
+            self._runtime.faults.caught("answer", ours)
+        finally:
+            self._end_span()
+
+    def _end_span(self) -> None:
+        if self._ours:
+            try:
+                self.span.end()
+            except Exception as error:  # noqa: BLE001 - a span processor of the user's
+                self._runtime.faults.caught("span", error)

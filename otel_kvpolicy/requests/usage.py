@@ -1,0 +1,71 @@
+"""Responses -> what the server says of the call: token usage, id, model, finish reasons. Parsed objects and plain JSON alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Answer", "read_answer", "read_chunk"]
+
+
+class Answer(NamedTuple):
+    """What a response says; ``None`` where it does not. ``cached_tokens`` counts vLLM's own and LMCache's hits together."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    response_id: str | None = None
+    model: str | None = None
+    finish_reasons: tuple[str, ...] = ()
+
+    def then(self, later: Answer) -> Answer:
+        """This answer completed by a later chunk of the same stream."""
+        return self._replace(**{field: value for field, value in later._asdict().items() if value not in {None, ()}})
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _str(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def read_answer(response: Any) -> Answer:
+    """Reads a chat completion or a Responses API response (the two spell usage differently)."""
+    usage = _get(response, "usage")
+    details = _get(usage, "prompt_tokens_details") or _get(usage, "input_tokens_details")
+    prompt, completion = _int(_get(usage, "prompt_tokens")), _int(_get(usage, "completion_tokens"))
+    return Answer(
+        input_tokens=_int(_get(usage, "input_tokens")) if prompt is None else prompt,
+        output_tokens=_int(_get(usage, "output_tokens")) if completion is None else completion,
+        cached_tokens=_int(_get(details, "cached_tokens")),
+        response_id=_str(_get(response, "id")),
+        model=_str(_get(response, "model")),
+        finish_reasons=_finish_reasons(response),
+    )
+
+
+def _finish_reasons(response: Any) -> tuple[str, ...]:
+    choices = _get(response, "choices")
+    if isinstance(choices, (list, tuple)):
+        return tuple(reason for choice in choices if isinstance(reason := _get(choice, "finish_reason"), str))
+    status = _get(response, "status")
+    return (status,) if isinstance(status, str) else ()
+
+
+def read_chunk(chunk: Any) -> Answer | None:
+    """Reads one event of a stream; ``None`` where it says nothing. The common chunk, a piece of text, costs two attribute reads."""
+    whole = _get(chunk, "response")
+    if whole is not None:
+        return read_answer(whole) if _get(whole, "usage") is not None or _get(chunk, "type") == "response.created" else None
+    if _get(chunk, "usage") is not None:
+        return read_answer(chunk)
+    choices = _get(chunk, "choices")
+    if isinstance(choices, (list, tuple)) and choices and _get(choices[0], "finish_reason") is not None:
+        return read_answer(chunk)
+    return None

@@ -1,0 +1,104 @@
+"""The metric instruments, made from the names file, and the bounded attributes of their points."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from opentelemetry.metrics import Counter, Histogram, Meter
+
+from ..requests import Answer
+from . import names
+from .record import CallRecord
+
+__all__ = ["MAX_CALLERS", "Instruments"]
+
+MAX_CALLERS: Final = 1000
+"""Distinct (model, server, agent) on metric points; further ones are counted together as ``_OTHER``."""
+
+_MAX_LABEL: Final = 200  # characters; a model name is shorter, and what is longer was not meant as a label
+
+
+class Instruments:
+    """Counts and measures decisions.
+
+    Args:
+        meter: of the meter provider in use.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._decisions = _counter(meter, names.DECISIONS)
+        self._prompt_tokens = _counter(meter, names.PROMPT_TOKENS)
+        self._cached_tokens = _counter(meter, names.CACHED_TOKENS)
+        self._score = _histogram(meter, names.SCORE_METRIC)
+        self._duration = _histogram(meter, names.DECISION_DURATION)
+        self._errors = _counter(meter, names.ERRORS)
+        self._callers = _Callers(MAX_CALLERS)
+
+    def decided(self, record: CallRecord, seconds: float) -> dict[str, Any]:
+        """Counts a decision once its outcome is known; returns the attributes that its later points share."""
+        attributes = self._callers.attributes(record)
+        attributes |= {
+            names.DECISION: record.verdict,
+            names.REASON: record.decision.reason_codes[0],
+            names.HINT_OUTCOME: record.outcome,
+            names.MODE: record.mode,
+        }
+        self._decisions.add(1, attributes)
+        self._duration.record(seconds, {names.DECISION: record.verdict})
+        if record.decision.enabled:
+            self._score.record(
+                record.decision.score, {names.DECISION: record.verdict, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]}
+            )
+        return attributes
+
+    def answered(self, attributes: dict[str, Any], answer: Answer | None, estimated_tokens: int) -> None:
+        """Counts the prompt's tokens when the call is over, and those that came from a cache."""
+        if answer is None or answer.input_tokens is None:
+            self._prompt_tokens.add(estimated_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_ESTIMATE})
+        else:
+            self._prompt_tokens.add(answer.input_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_USAGE})
+        if answer is not None and answer.cached_tokens is not None:
+            self._cached_tokens.add(answer.cached_tokens, attributes)
+
+    def failed(self, seam: str, error: Exception) -> None:
+        """Counts a fault of ours."""
+        self._errors.add(1, {names.SEAM: seam, names.ERROR_TYPE: type(error).__name__})
+
+
+class _Callers:
+    """The first so many (model, server, agent), so that no flood of names becomes a flood of series."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[tuple[str, str, str | None], dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def attributes(self, record: CallRecord) -> dict[str, Any]:
+        key = (record.model, record.address, record.agent)
+        known = self._known.get(key)
+        if known is None:
+            with self._lock:
+                known = self._known.get(key)
+                if known is None:
+                    known = _labels(*key) if len(self._known) < self._limit else _labels(names.OTHER, names.OTHER, names.OTHER)
+                    if len(self._known) < self._limit:
+                        self._known[key] = known
+        return dict(known)
+
+
+def _labels(model: str, address: str, agent: str | None) -> dict[str, Any]:
+    labels = {names.REQUEST_MODEL: model[:_MAX_LABEL], names.SERVER_ADDRESS: address[:_MAX_LABEL]}
+    if agent:
+        labels[names.AGENT_NAME] = agent[:_MAX_LABEL]
+    return labels
+
+
+def _counter(meter: Meter, metric: names.Metric) -> Counter:
+    return meter.create_counter(metric.name, unit=metric.unit, description=metric.meaning)
+
+
+def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
+    return meter.create_histogram(
+        metric.name, unit=metric.unit, description=metric.meaning, explicit_bucket_boundaries_advisory=list(metric.buckets)
+    )

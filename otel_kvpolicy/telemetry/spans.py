@@ -1,0 +1,118 @@
+"""Decisions on spans: on the chat span that is current, else on one of ours that follows the GenAI semantic conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from ..requests import Answer
+from . import names
+from .record import CallRecord, explanation
+
+__all__ = ["annotate", "current_chat_span", "record_answer", "record_failure", "start_chat_span", "update_outcome"]
+
+_CHAT_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content", "completion"})
+
+
+def current_chat_span() -> Span | None:
+    """The current span, where it is a recording chat span of another instrumentation."""
+    span = trace.get_current_span()
+    return span if span.is_recording() and _is_chat(span) else None
+
+
+def _is_chat(span: Span) -> bool:
+    """How the known instrumentations mark a model call: GenAI conventions, OpenInference, OpenLLMetry, Logfire."""
+    attributes = getattr(span, "attributes", None)
+    if not isinstance(attributes, Mapping):
+        return False
+    operation = attributes.get(names.OPERATION_NAME)
+    if operation is not None:
+        return operation in _CHAT_OPERATIONS
+    return (
+        attributes.get("openinference.span.kind") == "LLM"
+        or attributes.get("llm.request.type") in _CHAT_OPERATIONS
+        or names.REQUEST_MODEL in attributes
+    )
+
+
+def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord) -> Span:
+    """Starts ``chat {model}`` with what the request says."""
+    attributes: dict[str, Any] = {
+        names.OPERATION_NAME: "chat",
+        names.PROVIDER_NAME: "openai",  # the provider whose API it is, as the conventions ask for where the real one is not known
+        names.REQUEST_MODEL: record.model,
+        names.SERVER_ADDRESS: record.address,
+        names.SERVER_PORT: record.port,
+    }
+    if record.agent:
+        attributes[names.AGENT_NAME] = record.agent
+    if body.get("stream") is True:
+        attributes[names.REQUEST_STREAM] = True
+    for name, fields in _NUMBERS.items():
+        value = next((body[field] for field in fields if field in body), None)
+        if isinstance(value, (int, float)):
+            attributes[name] = value
+    return tracer.start_span(f"chat {record.model}".rstrip(), kind=SpanKind.CLIENT, attributes=attributes)
+
+
+_NUMBERS: Final = {
+    names.REQUEST_MAX_TOKENS: ("max_completion_tokens", "max_output_tokens", "max_tokens"),
+    names.REQUEST_TEMPERATURE: ("temperature",),
+    names.REQUEST_TOP_P: ("top_p",),
+}
+
+
+def annotate(span: Span, record: CallRecord) -> None:
+    """Writes the decision."""
+    if not span.is_recording():
+        return
+    decision, policy = record.decision, record.policy
+    attributes: dict[str, Any] = {
+        names.DECISION: record.verdict,
+        names.SKIP_SAVE: record.skip,
+        names.CACHE_WORTHY: decision.cache_worthy,
+        names.SCORE: decision.score,
+        names.REASONS: decision.reason_codes,
+        names.EXPLANATION: explanation(record),
+        names.RULE: policy.rule,
+        names.MODE: record.mode,
+        names.HINT_OUTCOME: record.outcome,
+        names.THRESHOLD_PREFIX_TOKENS: policy.min_prefix_tokens,
+        names.THRESHOLD_CONTEXT_TOKENS: policy.min_context_tokens,
+        names.THRESHOLD_HISTORY_TURNS: policy.min_history_turns,
+        names.CHARS_PER_TOKEN: policy.chars_per_token,
+    }
+    for name, value in decision.signals.items():
+        attributes[f"kvpolicy.signals.{name}"] = value
+    span.set_attributes(attributes)
+
+
+def update_outcome(span: Span, record: CallRecord) -> None:
+    """Writes anew what depends on the outcome, once a server has refused the hint."""
+    span.set_attributes({names.HINT_OUTCOME: record.outcome, names.EXPLANATION: explanation(record)})
+
+
+def record_answer(span: Span, answer: Answer, *, ours: bool) -> None:
+    """Writes what the server said: on a span of ours all of it, on another's the cached tokens that belong to the decision."""
+    if not span.is_recording():
+        return
+    attributes: dict[str, Any] = {names.USAGE_CACHE_READ_INPUT_TOKENS: answer.cached_tokens}
+    if ours:
+        attributes |= {
+            names.USAGE_INPUT_TOKENS: answer.input_tokens,
+            names.USAGE_OUTPUT_TOKENS: answer.output_tokens,
+            names.RESPONSE_ID: answer.response_id,
+            names.RESPONSE_MODEL: answer.model,
+            names.RESPONSE_FINISH_REASONS: answer.finish_reasons or None,
+        }
+    span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+
+
+def record_failure(span: Span, error: BaseException) -> None:
+    """Marks a span of ours as failed. The type only: a server's message may quote the prompt."""
+    kind = type(error)
+    span.set_attribute(names.ERROR_TYPE, kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")
+    span.set_status(Status(StatusCode.ERROR))
