@@ -1,0 +1,120 @@
+"""What the stand-in says. Deterministic: a canned sentence, the smallest JSON that fits a schema, or a tool call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .prompt import BYTES_PER_TOKEN, token_count
+
+__all__ = ["Answer", "ToolCall", "answer"]
+
+_SENTENCE: Final = "This is the stand-in: it counts what the caches do and has nothing else to say."
+_MAX_DEPTH: Final = 16
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of one of the request's tools, with the smallest arguments its schema allows (JSON text)."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply: a text, or a tool call.
+
+    Attributes:
+        text: what is said; empty beside a tool call.
+        tool_call: the call, if any.
+        complete: false when the token limit cut the text.
+    """
+
+    text: str
+    tool_call: ToolCall | None = None
+    complete: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens."""
+        return token_count(self.text + (self.tool_call.arguments if self.tool_call else "")) or 1
+
+    def pieces(self) -> Iterator[str]:
+        """The text as a stream would bring it, word by word."""
+        words = self.text.split(" ")
+        for index, word in enumerate(words):
+            yield word if index == len(words) - 1 else f"{word} "
+
+
+def answer(
+    messages: Sequence[Any], tools: Sequence[Any], tool_choice: Any, schema: Mapping[str, Any] | None, max_tokens: int | None
+) -> Answer:
+    """The reply to a conversation.
+
+    A tool is called where ``tool_choice`` demands it (``"required"``, or one by name), and under ``"auto"`` where the last message is the
+    user's and names the tool. JSON is given where a schema is asked for.
+
+    Args:
+        messages: chat messages.
+        tools: function tools as ``{"name": …, "parameters": …}``.
+        tool_choice: as in the request.
+        schema: JSON schema of the asked format; ``{}`` for any object.
+        max_tokens: limit of the reply, None for none.
+    """
+    chosen = _chosen(messages, tools, tool_choice)
+    if chosen is not None:
+        return Answer("", ToolCall(chosen["name"], json.dumps(_example(chosen.get("parameters") or {}, {}, 0))))
+    if schema is not None:
+        return Answer(json.dumps(_example(schema, schema.get("$defs", {}), 0)))
+    limit = len(_SENTENCE) if max_tokens is None else max_tokens * BYTES_PER_TOKEN
+    return Answer(_SENTENCE[:limit], complete=limit >= len(_SENTENCE))
+
+
+def _chosen(messages: Sequence[Any], tools: Sequence[Any], tool_choice: Any) -> Mapping[str, Any] | None:
+    if not tools or tool_choice == "none":
+        return None
+    if tool_choice == "required":
+        return _mapping(tools[0])
+    if isinstance(tool_choice, Mapping):
+        wanted = tool_choice.get("name") or _mapping(tool_choice.get("function")).get("name")
+        return next((tool for tool in tools if tool.get("name") == wanted), None)
+    last = _mapping(messages[-1]) if messages else {}
+    said = str(last.get("content")) if last.get("role") == "user" else ""
+    return next((tool for tool in tools if tool.get("name") and str(tool["name"]) in said), None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _example(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
+    """A small value that fits a JSON schema of the kind that pydantic writes."""
+    schema = _mapping(schema)
+    definitions = definitions or _mapping(schema.get("$defs"))
+    if depth > _MAX_DEPTH:
+        return None
+    if "$ref" in schema:
+        return _example(definitions.get(str(schema["$ref"]).rpartition("/")[2]), definitions, depth + 1)
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if schema.get(choice):
+            return _example(schema[choice][0], definitions, depth + 1)
+    if "const" in schema or schema.get("enum"):
+        return schema["const"] if "const" in schema else schema["enum"][0]
+    return _example_of_type(schema, definitions, depth)
+
+
+def _example_of_type(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
+    kind = schema.get("type", "object")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        properties = _mapping(schema.get("properties"))
+        required = schema.get("required") or []
+        return {name: _example(properties.get(name, {"type": "string"}), definitions, depth + 1) for name in required}
+    if kind == "array":
+        return [_example(schema.get("items", {}), definitions, depth + 1) for _ in range(schema.get("minItems", 0))]
+    if kind in {"integer", "number"}:
+        return schema.get("minimum", 1)
+    return {"string": "x" * max(schema.get("minLength", 0), 4), "boolean": True}.get(kind)

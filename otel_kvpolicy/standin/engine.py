@@ -1,0 +1,146 @@
+"""One prefill: what vLLM finds in its own cache, what LMCache adds, and what is stored by the request's own wish.
+
+The store rules are LMCache 0.5.6's:
+
+* ``mp``: ``lmcache.max_offload_tokens`` caps the stored prefix, rounded down to whole chunks; ``lmcache.skip_save`` is not read
+  (``integration/vllm/lmcache_mp_metadata.py``). A cap that Python cannot compare with an int raises inside vLLM's scheduler and takes the
+  engine down.
+* ``in_process``: ``lmcache.skip_save`` by Python truth, so that ``"false"`` skips; no cap (``integration/vllm/vllm_v1_adapter.py``).
+* ``none``: no connector; vLLM logs a warning for each request that carries ``kv_transfer_params``.
+
+Both store full chunks of the prompt only, after the prefix they already hold. Reading is never asked for: every prompt is looked up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .cache import Counts, Lookup, Tier, TieredCache
+from .options import CHUNK_TOKENS, GPU_BLOCK_TOKENS, Options
+from .prompt import Prompt
+
+__all__ = ["Engine", "EngineDeadError", "Prefill"]
+
+_logger = logging.getLogger(__name__)
+
+
+class EngineDeadError(RuntimeError):
+    """vLLM's engine has raised; every later call fails until the server is restarted."""
+
+
+class Prefill(NamedTuple):
+    """Where the tokens of one prompt came from.
+
+    Attributes:
+        prompt_tokens: all of them.
+        gpu_tokens: found in vLLM's own prefix cache.
+        lmcache_tokens: found in LMCache, from the prompt's start; overlaps ``gpu_tokens``.
+        external_tokens: loaded from LMCache beyond what vLLM had.
+        new_gpu_tokens: newly put into vLLM's prefix cache.
+        stored_chunks: newly written to LMCache.
+    """
+
+    prompt_tokens: int
+    gpu_tokens: int
+    lmcache_tokens: int
+    external_tokens: int
+    new_gpu_tokens: int
+    stored_chunks: int
+
+    @property
+    def cached_tokens(self) -> int:
+        """What usage reports as cached: vLLM's own and LMCache's together."""
+        return self.gpu_tokens + self.external_tokens
+
+
+class Engine:
+    """vLLM's prefix cache with LMCache behind it."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.counts = Counts()
+        self.dead = False
+        block_bytes = GPU_BLOCK_TOKENS * options.kv_bytes_per_token
+        self.gpu = Tier(options.gpu_tokens * options.kv_bytes_per_token, block_bytes, 1.0, 0.0)
+        self.cache = TieredCache(
+            self._tier(options.l1_bytes),
+            self._tier(options.l2_bytes) if options.l2_bytes else None,
+            self.counts,
+        )
+        self.labels = {"model_name": f"/models/{options.models[0]}", "cache_salt": ""}
+
+    def _tier(self, capacity: int) -> Tier:
+        return Tier(capacity, self.options.chunk_bytes, self.options.eviction_watermark, self.options.eviction_ratio)
+
+    def prefill(self, prompt: Prompt, kv_transfer_params: Mapping[str, Any] | None) -> Prefill:
+        """Serves a prompt from the caches, then stores what the rules say.
+
+        Raises:
+            EngineDeadError: the request carries a cap that kills the real engine, or an earlier one did.
+        """
+        if self.dead:
+            raise EngineDeadError
+        # vLLM always computes at least the last token, so a fully cached prompt counts one block less.
+        usable = prompt.blocks[: (prompt.tokens - 1) // GPU_BLOCK_TOKENS]
+        gpu_tokens = self.gpu.prefix(usable) * GPU_BLOCK_TOKENS
+        found = self._lookup(prompt)
+        lmcache_tokens = found.hit * CHUNK_TOKENS
+        external = max(0, lmcache_tokens - gpu_tokens - (lmcache_tokens == prompt.tokens))
+        new_gpu_tokens = self._keep_on_gpu(prompt)
+        stored = self._store(prompt, found, dict(kv_transfer_params or {}))
+        return Prefill(prompt.tokens, gpu_tokens, lmcache_tokens, external, new_gpu_tokens, stored)
+
+    def reset_gpu_cache(self) -> None:
+        """Empties vLLM's own prefix cache (``POST /reset_prefix_cache``)."""
+        self.gpu.clear()
+
+    def _keep_on_gpu(self, prompt: Prompt) -> int:
+        capacity = self.options.gpu_tokens // GPU_BLOCK_TOKENS
+        blocks = prompt.blocks[:capacity]
+        self.gpu.touch(blocks)
+        new = sum(block not in self.gpu for block in blocks)
+        self.gpu.evict(max(0, len(self.gpu) + new - capacity))
+        return len(self.gpu.add(blocks)) * GPU_BLOCK_TOKENS
+
+    def _lookup(self, prompt: Prompt) -> Lookup:
+        if self.options.mode == "none":
+            return Lookup(0, 0)
+        labels = {**self.labels, "cache_salt": prompt.salt}
+        self.counts.add("lookups_requests", 1, **labels)
+        found = Lookup(0, 0)
+        if prompt.chunks:
+            found = self.cache.lookup(prompt.chunks)
+        else:
+            self.counts.add("lookup_early_exit_requests", 1, reason="empty_chunk_hashes", **labels)
+        self.counts.add("lookup_requested_tokens", len(prompt.chunks) * CHUNK_TOKENS, **labels)
+        self.counts.add("lookup_hit_tokens", found.hit * CHUNK_TOKENS, **labels)
+        for tier, chunks in (("l1", found.l1), ("l2", found.l2)):
+            self.counts.add(f"lookup_hit_{tier}_tokens", chunks * CHUNK_TOKENS, **labels)
+            self.counts.add(f"lookup_hit_{tier}_keys", chunks, **labels)
+        return found
+
+    def _store(self, prompt: Prompt, found: Lookup, params: dict[str, Any]) -> int:
+        if self.options.mode == "none":
+            if params:
+                _logger.warning("kv_transfer_params given, but no KV connector is configured: ignored")
+            return 0
+        if not self.options.honour_hints:
+            params = {}
+        storable = self._storable_tokens(prompt.tokens, params)
+        wanted = prompt.chunks[found.hit : max(found.hit, storable // CHUNK_TOKENS)]
+        return self.cache.store(wanted) if wanted else 0
+
+    def _storable_tokens(self, tokens: int, params: dict[str, Any]) -> int:
+        if self.options.mode == "in_process":
+            return 0 if params.get("lmcache.skip_save", False) else tokens
+        cap = params.get("lmcache.max_offload_tokens")
+        if cap is None:
+            return tokens
+        try:
+            return int(min(tokens, cap))
+        except TypeError as error:
+            self.dead = True
+            _logger.critical("lmcache.max_offload_tokens=%r kills vLLM's engine: %s. Send a plain int, never anything else", cap, error)
+            raise EngineDeadError from error
