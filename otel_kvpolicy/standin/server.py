@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
-import logging
-import socket
-import threading
 from collections import deque
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .app import AskedFaultError, RecordedRequest, lmcache_app, vllm_app
+from .app import RecordedRequest, lmcache_app, vllm_app
 from .engine import Engine
+from .loopback import LoopbackServer, address, listen
 from .options import Options
 
 __all__ = ["StandIn"]
-
-_STOP_SECONDS: Final = 2
 
 
 class StandIn:
@@ -47,24 +40,18 @@ class StandIn:
         self.options = Options(**options)
         self.engine = Engine(self.options)
         self.requests: deque[RecordedRequest] = deque(maxlen=self.options.keep_requests)
-        self._sockets = [_listen(host, port)]
-        self.url = _address(self._sockets[0])
+        listeners = [listen(host, port)]
+        self.url = address(listeners[0])
         self.base_url = f"{self.url}/v1"
         self.lmcache_url: str | None = None
         if self.options.mode == "mp":
-            self._sockets.append(_listen(host, lmcache_port))
-            self.lmcache_url = _address(self._sockets[1])
-        self._server = _Server(
-            uvicorn.Config(
-                self._app(), lifespan="off", log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=_STOP_SECONDS
-            )
-        )
-        self._thread = threading.Thread(target=self.serve, name="kvpolicy-standin", daemon=True)
+            listeners.append(listen(host, lmcache_port))
+            self.lmcache_url = address(listeners[1])
+        self._server = LoopbackServer(self._app(listeners[0].getsockname()[1]), listeners, "kvpolicy-standin")
 
-    def _app(self) -> ASGIApp:
+    def _app(self, vllm_port: int) -> ASGIApp:
         vllm = vllm_app(self.engine, self.requests)
         lmcache = lmcache_app(self.engine)
-        vllm_port = self._sockets[0].getsockname()[1]
 
         async def by_port(scope: Scope, receive: Receive, send: Send) -> None:
             await (vllm if scope["server"][1] == vllm_port else lmcache)(scope, receive, send)
@@ -73,21 +60,16 @@ class StandIn:
 
     def serve(self) -> None:
         """Serves in this thread until the process is interrupted or :meth:`close` is called."""
-        self._server.run(sockets=self._sockets)
+        self._server.serve()
 
     def start(self) -> StandIn:
         """Serves in a thread of its own, and returns when the server answers."""
-        self._thread.start()
-        self._server.ready.wait()
+        self._server.start()
         return self
 
     def close(self) -> None:
         """Stops the server and frees its ports. Calls that hang are cut."""
-        self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join()
-        for each in self._sockets:
-            each.close()
+        self._server.close()
 
     def __enter__(self) -> StandIn:
         return self.start()
@@ -109,42 +91,3 @@ class StandIn:
     def reset_prefix_cache(self) -> None:
         """Empties vLLM's own cache, so that the next hit must come from LMCache."""
         self.engine.reset_gpu_cache()
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-        logging.getLogger("uvicorn.error").addFilter(_is_no_asked_fault)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-
-def _is_no_asked_fault(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], (AskedFaultError, asyncio.CancelledError)))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ValueError(f"the stand-in listens on loopback only, not on {host!r}")
-    # asyncio sets TCP_NODELAY only where the protocol is named; without it every answer waits 40 ms for a delayed acknowledgement.
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,101 @@
+"""An ASGI application on loopback, in this thread or one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from .app import AskedFaultError
+
+__all__ = ["LoopbackServer", "address", "listen"]
+
+_STOP_SECONDS: Final = 2
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        ValueError: the host is not loopback. What is served here has no defences.
+        OSError: the port is taken.
+    """
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(f"the stand-in listens on loopback only, not on {host!r}")
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it every answer waits 40 ms for a delayed acknowledgement.
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class LoopbackServer:
+    """Serves one application on some sockets, which it closes in the end.
+
+    Args:
+        app: the application.
+        listeners: listening sockets.
+        name: name of the thread.
+    """
+
+    def __init__(self, app: ASGIApp, listeners: Sequence[socket.socket], name: str) -> None:
+        self._listeners = list(listeners)
+        config = uvicorn.Config(
+            app, lifespan="off", log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=_STOP_SECONDS
+        )
+        self._server = _Server(config)
+        self._thread = threading.Thread(target=self.serve, name=name, daemon=True)
+
+    def serve(self) -> None:
+        """Serves in this thread until the process is interrupted or :meth:`close` is called."""
+        self._server.run(sockets=self._listeners)
+
+    def start(self) -> None:
+        """Serves in a thread of its own, and returns when the server answers."""
+        self._thread.start()
+        self._server.ready.wait()
+
+    def close(self) -> None:
+        """Stops the server and frees its ports. Calls that hang are cut."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        for each in self._listeners:
+            each.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+        logging.getLogger("uvicorn.error").addFilter(_is_no_asked_fault)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def _is_no_asked_fault(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], (AskedFaultError, asyncio.CancelledError)))
