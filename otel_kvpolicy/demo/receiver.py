@@ -1,4 +1,4 @@
-"""Takes what the application exports over OTLP/HTTP and keeps the chat spans that carry a decision."""
+"""Takes what applications and servers export over OTLP/HTTP, on loopback, and reads the decisions back from it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +17,7 @@ from starlette.routing import Route
 from ..standin.loopback import LoopbackServer, address, listen
 from ..telemetry import names
 
-__all__ = ["DecidedCall", "Receiver"]
+__all__ = ["DecidedCall", "Receiver", "attributes"]
 
 
 @dataclass(frozen=True)
@@ -37,42 +38,50 @@ class DecidedCall:
     prompt_tokens: int
     cached_tokens: int
 
+    @classmethod
+    def of(cls, span: Span) -> DecidedCall | None:
+        """Reads a span, None where it carries no decision."""
+        told = attributes(span)
+        if names.DECISION not in told:
+            return None
+        return cls(
+            decision=told[names.DECISION],
+            reasons=tuple(told.get(names.REASONS, ())),
+            outcome=told.get(names.HINT_OUTCOME, ""),
+            prompt_tokens=told.get(names.USAGE_INPUT_TOKENS, 0),
+            cached_tokens=told.get(names.USAGE_CACHE_READ_INPUT_TOKENS, 0),
+        )
+
 
 class Receiver:
-    """An OTLP/HTTP endpoint on loopback.
+    """An OTLP/HTTP endpoint for traces.
+
+    Args:
+        port: on loopback; 0 picks a free one.
 
     Attributes:
         url: for ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-        calls: decided calls so far, in the order they were exported.
+        spans: what came in, in the order of export.
     """
 
-    def __init__(self) -> None:
-        self.calls: list[DecidedCall] = []
-        listener = listen("127.0.0.1", 0)
+    def __init__(self, port: int = 0) -> None:
+        self.spans: list[Span] = []
+        listener = listen("127.0.0.1", port)
         self.url = address(listener)
         app = Starlette(routes=[Route("/v1/traces", self._traces, methods=["POST"])])
         self._server = LoopbackServer(app, [listener], "kvpolicy-otlp")
+
+    @property
+    def calls(self) -> list[DecidedCall]:
+        """The spans that carry a decision."""
+        return [call for span in self.spans if (call := DecidedCall.of(span)) is not None]
 
     async def _traces(self, request: Request) -> Response:
         export = ExportTraceServiceRequest.FromString(await request.body())
         for resource in export.resource_spans:
             for scope in resource.scope_spans:
-                for span in scope.spans:
-                    self._take({attribute.key: _value(attribute.value) for attribute in span.attributes})
+                self.spans.extend(scope.spans)
         return Response(ExportTraceServiceResponse().SerializeToString(), media_type="application/x-protobuf")
-
-    def _take(self, attributes: dict[str, Any]) -> None:
-        if names.DECISION not in attributes:
-            return
-        self.calls.append(
-            DecidedCall(
-                decision=attributes[names.DECISION],
-                reasons=tuple(attributes.get(names.REASONS, ())),
-                outcome=attributes.get(names.HINT_OUTCOME, ""),
-                prompt_tokens=attributes.get(names.USAGE_INPUT_TOKENS, 0),
-                cached_tokens=attributes.get(names.USAGE_CACHE_READ_INPUT_TOKENS, 0),
-            )
-        )
 
     def __enter__(self) -> Receiver:
         self._server.start()
@@ -80,6 +89,11 @@ class Receiver:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.close()
+
+
+def attributes(span: Span) -> dict[str, Any]:
+    """A span's attributes as Python values."""
+    return {attribute.key: _value(attribute.value) for attribute in span.attributes}
 
 
 def _value(value: AnyValue) -> Any:
