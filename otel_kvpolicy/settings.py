@@ -84,6 +84,12 @@ class Settings(BaseModel):
         description="LMCache keys to send: `skip_save` is read by its in-process connector, "
         "`max_offload_tokens` by its multi-process server",
     )
+    decision_log: str | None = Field(
+        default=None, description="file that gets one line of JSON for each decided call, without content, for `explain`, `replay` and Loki"
+    )
+    decision_log_bytes: Annotated[int, Field(ge=1)] = Field(
+        default=64 << 20, description="size at which the decision log is rotated; three older files are kept"
+    )
 
     @cached_property
     def policy(self) -> KVCacheLayeringPolicy:

@@ -23,6 +23,7 @@ from ..requests import Answer, reader_of
 from ..requests.parts import parts_of
 from ..targets import Origin, RejectedOrigins
 from ..telemetry import CallRecord, Instruments, spans
+from ..telemetry.decision_log import decision_log, entry_of
 from .faults import Faults
 from .rejection import names_the_hint
 
@@ -291,10 +292,17 @@ class ChatCall:
                 spans.record_failure(self.span, error)
             if self._attributes is not None and error is None:
                 self._runtime.instruments.answered(self._attributes, self._answer, self._record.decision.signals.get("total_tokens", 0))
+            self._log(error)
         except Exception as ours:  # noqa: BLE001
             self._runtime.faults.caught("answer", ours)
         finally:
             self._end_span()
+
+    def _log(self, error: BaseException | None) -> None:
+        knobs = settings.current()
+        if knobs.decision_log is not None:
+            entry = entry_of(self.span, self._record, self._answer, error)
+            decision_log(knobs.decision_log).write(entry, knobs.decision_log_bytes, self._runtime.faults.caught)
 
     def _end_span(self) -> None:
         if self._ours:

@@ -12,7 +12,16 @@ from ..requests import Answer
 from . import names
 from .record import CallRecord, explanation
 
-__all__ = ["annotate", "current_chat_span", "record_answer", "record_failure", "start_chat_span", "update_outcome"]
+__all__ = [
+    "annotate",
+    "answer_attributes",
+    "current_chat_span",
+    "decision_attributes",
+    "record_answer",
+    "record_failure",
+    "start_chat_span",
+    "update_outcome",
+]
 
 _CHAT_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content", "completion"})
 
@@ -65,10 +74,8 @@ _NUMBERS: Final = {
 }
 
 
-def annotate(span: Span, record: CallRecord) -> None:
-    """Writes the decision."""
-    if not span.is_recording():
-        return
+def decision_attributes(record: CallRecord) -> dict[str, Any]:
+    """The decision as attributes, on spans and in the decision log alike."""
     decision, policy = record.decision, record.policy
     attributes: dict[str, Any] = {
         names.DECISION: record.verdict,
@@ -87,7 +94,13 @@ def annotate(span: Span, record: CallRecord) -> None:
     }
     for name, value in decision.signals.items():
         attributes[f"kvpolicy.signals.{name}"] = value
-    span.set_attributes(attributes)
+    return attributes
+
+
+def annotate(span: Span, record: CallRecord) -> None:
+    """Writes the decision."""
+    if span.is_recording():
+        span.set_attributes(decision_attributes(record))
 
 
 def update_outcome(span: Span, record: CallRecord) -> None:
@@ -95,20 +108,24 @@ def update_outcome(span: Span, record: CallRecord) -> None:
     span.set_attributes({names.HINT_OUTCOME: record.outcome, names.EXPLANATION: explanation(record)})
 
 
+def answer_attributes(answer: Answer) -> dict[str, Any]:
+    """What the server said, as attributes; what it did not say is left out."""
+    attributes: dict[str, Any] = {
+        names.USAGE_CACHE_READ_INPUT_TOKENS: answer.cached_tokens,
+        names.USAGE_INPUT_TOKENS: answer.input_tokens,
+        names.USAGE_OUTPUT_TOKENS: answer.output_tokens,
+        names.RESPONSE_ID: answer.response_id,
+        names.RESPONSE_MODEL: answer.model,
+        names.RESPONSE_FINISH_REASONS: answer.finish_reasons or None,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
 def record_answer(span: Span, answer: Answer, *, ours: bool) -> None:
     """Writes what the server said: on a span of ours all of it, on another's the cached tokens that belong to the decision."""
-    if not span.is_recording():
-        return
-    attributes: dict[str, Any] = {names.USAGE_CACHE_READ_INPUT_TOKENS: answer.cached_tokens}
-    if ours:
-        attributes |= {
-            names.USAGE_INPUT_TOKENS: answer.input_tokens,
-            names.USAGE_OUTPUT_TOKENS: answer.output_tokens,
-            names.RESPONSE_ID: answer.response_id,
-            names.RESPONSE_MODEL: answer.model,
-            names.RESPONSE_FINISH_REASONS: answer.finish_reasons or None,
-        }
-    span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+    if span.is_recording():
+        said = answer_attributes(answer)
+        span.set_attributes(said if ours else {name: said[name] for name in said if name == names.USAGE_CACHE_READ_INPUT_TOKENS})
 
 
 def record_failure(span: Span, error: BaseException) -> None:
