@@ -35,7 +35,7 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Switches the instrumentation on; see the class for the options."""
         # opentelemetry-instrument checks dependencies itself and loads the HTTP client's instrumentation by its own entry point, unless the
         # user disabled it; switching it on here too would make the loader warn.
-        self._loaded_by_distro = bool(kwargs.get("skip_dep_check"))
+        self._loaded_by_distro = not kwargs.keys().isdisjoint({"skip_dep_check", "raise_exception_on_conflict"})
         super().instrument(**kwargs)
 
     def _instrument(self, **kwargs: Any) -> None:

@@ -23,11 +23,13 @@ class Attribute:
         name: as it stands on the span.
         type: OpenTelemetry attribute type.
         meaning: one sentence for people.
+        always: whether every decided call carries it.
     """
 
     name: str
     type: AttributeType
     meaning: str
+    always: bool = True
 
 
 @dataclass(frozen=True)

@@ -48,14 +48,15 @@ def explanation(record: CallRecord) -> str:
     decision, policy = record.decision, record.policy
     if not decision.enabled:
         return "Nothing was decided: KV_CACHE_LAYERING is off, and the server stores by its own rules."
+    verdict = f"{'Skipped' if decision.skip_save else 'Stored'}: {', '.join(decision.reasons)}"
     counted = decision.signals
-    measures = (
-        f"prefix {counted['prefix_tokens']} of {policy.min_prefix_tokens} tokens, "
-        f"{counted['history_turns']} of {policy.min_history_turns} earlier turns, "
-        f"{counted['total_tokens']} of {policy.min_context_tokens} tokens in all"
-    )
-    opinion = f"{'Skipped' if decision.skip_save else 'Stored'}: {', '.join(decision.reasons)} ({measures})."
-    return opinion + _ADDENDA.get(record.outcome, "")
+    if counted.keys() >= {"prefix_tokens", "history_turns", "total_tokens"}:  # a rule of the user's own need not count
+        verdict += (
+            f" (prefix {counted['prefix_tokens']} of {policy.min_prefix_tokens} tokens, "
+            f"{counted['history_turns']} of {policy.min_history_turns} earlier turns, "
+            f"{counted['total_tokens']} of {policy.min_context_tokens} tokens in all)"
+        )
+    return f"{verdict}.{_ADDENDA.get(record.outcome, '')}"
 
 
 _ADDENDA = {

@@ -1,0 +1,49 @@
+# Each target sets itself up with nothing but python3 and pip.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint types check matrix e2e bench dashboards tables clean
+
+help: ## this list
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --editable '.[all]' --group test --group lint
+	@touch $(READY)
+
+demo: $(READY) ## real conversations through an embedded vLLM and LMCache stand-in
+	$(BIN)/otel-kvpolicy demo $(ARGS)
+
+test: $(READY) ## the test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy --strict
+	$(BIN)/mypy
+
+check: lint types test ## all three
+
+matrix: $(READY) ## openai 1, 2 and 3, the oldest dependencies, every Python installed
+	$(BIN)/nox $(ARGS)
+
+e2e: $(READY) ## against a real vLLM with a real LMCache: KVPOLICY_REAL_STACK=script KVPOLICY_REAL_VENV=venv make e2e
+	$(BIN)/python -m pytest tests/e2e tests/doctor -m e2e $(ARGS)
+
+bench: $(READY) ## what a decision costs, as ratios in one run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+dashboards: $(READY) ## build the dashboards' JSON and the rules anew
+	$(BIN)/otel-kvpolicy dashboards build
+
+tables: $(READY) ## the README's tables from the names file
+	$(BIN)/python -m otel_kvpolicy.telemetry.tables README.md
+
+clean: ## forget the venv and all caches
+	rm -rf $(VENV) .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

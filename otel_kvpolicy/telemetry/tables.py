@@ -1,0 +1,52 @@
+"""The README's tables, made from the names file and the settings: ``python -m otel_kvpolicy.telemetry.tables README.md``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..settings import CONFIG_FILE, Settings, env_name
+from .names import ATTRIBUTES, METRICS
+
+__all__ = ["attribute_table", "metric_table", "settings_table"]
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def attribute_table() -> str:
+    """Span attributes as Markdown."""
+    return _table(("attribute", "type", "meaning"), ((f"`{each.name}`", each.type, each.meaning) for each in ATTRIBUTES))
+
+
+def metric_table() -> str:
+    """Metrics as Markdown."""
+    rows = ((f"`{each.name}`", f"`{each.prometheus}`", each.kind, f"`{each.unit}`", each.meaning) for each in METRICS)
+    return _table(("metric", "in Prometheus", "kind", "unit", "meaning"), rows)
+
+
+def settings_table() -> str:
+    """Settings as Markdown."""
+    rows = [
+        (f"`{env_name(name)}`", f"`{str(field.default).lower() if field.default is not None else 'unset'}`", field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+    rows.append((f"`{CONFIG_FILE}`", "`unset`", f'a TOML file of these settings, such as `{env_name("mode")} = "observe"`; the environment goes over it'))
+    return _table(("setting", "default", "meaning"), rows)
+
+
+def _main(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for name, table in {"attributes": attribute_table(), "metrics": metric_table(), "settings": settings_table()}.items():
+        text = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda match, made=table: f"{match[1]}{made}\n{match[2]}", text, flags=re.DOTALL
+        )
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

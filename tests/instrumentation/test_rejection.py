@@ -1,0 +1,99 @@
+"""Servers that refuse the field: the call is repeated once without it, and that origin is not asked again; other errors are the caller's."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from openai import APIStatusError, AsyncOpenAI, OpenAI
+
+from otel_kvpolicy.instrumentation.rejection import names_the_hint
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
+
+STYLES = ["openai", "azure", "mistral", "mistral_text", "nim", "groq", "gemini", "anthropic", "fireworks", "vllm_2024"]
+BODY: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_call_succeeds_without_the_hint(style: Any, stream: bool, instrumented: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    with StandIn(strict=style) as strict, OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client:
+        for _ in range(2):
+            answer = client.chat.completions.create(**BODY, stream=stream)
+            if stream:
+                assert [chunk for chunk in answer]  # type: ignore[union-attr]
+        assert ["kv_transfer_params" in request.body for request in strict.requests] == [True, False, False]
+    assert [(span.attributes or {})["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["rejected", "rejected"]
+    assert all(not span.status.description for span in instrumented.decided)
+    [(attributes, count)] = instrumented.points("kvpolicy.decisions")
+    assert (attributes["kvpolicy.hint.outcome"], count) == ("rejected", 2)
+    assert len([record for record in caplog.records if record.name == "otel_kvpolicy"]) == 1
+
+
+def test_async_and_responses(instrumented: Telemetry) -> None:
+    async def run(base_url: str) -> None:
+        async with AsyncOpenAI(base_url=base_url, api_key="key", max_retries=0) as client:
+            assert (await client.responses.create(model="stand-in", input="hi", max_output_tokens=16)).id
+
+    with StandIn(strict="openai_responses") as strict:
+        asyncio.run(run(strict.base_url))
+        assert ["kv_transfer_params" in request.body for request in strict.requests] == [True, False]
+
+
+def test_another_400_reaches_the_caller_with_no_second_request(server: StandIn, instrumented: Telemetry) -> None:
+    with OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client, pytest.raises(APIStatusError) as raised:
+        client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "x" * 800_000}])
+    assert raised.value.status_code == 400
+    assert len(server.requests) == 1
+    assert (instrumented.decided[0].attributes or {})["kvpolicy.hint.outcome"] == "applied"
+
+
+def test_a_strict_server_and_the_callers_own_field(instrumented: Telemetry) -> None:
+    with StandIn(strict="openai") as strict, OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client:
+        with pytest.raises(APIStatusError):
+            client.chat.completions.create(**BODY, extra_body={"kv_transfer_params": {"lmcache.skip_save": True}})
+        assert len(strict.requests) == 1
+
+
+def refusal(status: int, text: str) -> Any:
+    return SimpleNamespace(status_code=status, response=SimpleNamespace(text=text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"error": {"message": "Unrecognized request argument supplied: kv_transfer_params", "param": null}}',
+        '{"error": {"message": "Unknown parameter", "param": "kv_transfer_params"}}',
+        '{"error": {"message": "m", "param": "kv_transfer_params.lmcache.skip_save"}}',
+        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "kv_transfer_params"], "msg": "Extra inputs are not permitted", "input": {}}]}',
+        "{\"message\": \"[{'type': 'extra_forbidden', 'loc': ('body', 'kv_transfer_params'), 'input': {}}]\"}",
+        '[{"error": {"message": "Invalid JSON payload received. Unknown name \\"kv_transfer_params\\": Cannot find field."}}]',
+        "kv_transfer_params: Extra inputs are not permitted",
+    ],
+)
+def test_refusals_are_recognised(text: str) -> None:
+    assert names_the_hint(refusal(400, text))
+    assert names_the_hint(refusal(422, text))
+    assert not names_the_hint(refusal(500, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"error": {"message": "max_tokens is invalid", "param": "max_tokens"}}',
+        '{"detail": [{"type": "missing", "loc": ["body", "messages"], "input": {"kv_transfer_params": {"lmcache.skip_save": true}}}]}',
+        "{\"message\": \"messages is invalid: {'messages': [], 'kv_transfer_params': {'lmcache.skip_save': True}}\"}",
+        '{"error": {"message": "Please explain what kv_transfer_params does", "param": "messages"}}',
+        "",
+        "<html>",
+    ],
+)
+def test_other_complaints_are_not_taken_for_refusals(text: str) -> None:
+    assert not names_the_hint(refusal(400, text))
+
+
+def test_what_is_no_status_error() -> None:
+    assert not names_the_hint(ValueError("kv_transfer_params is unknown"))

@@ -1,0 +1,179 @@
+"""The fixed rule: each signal at its threshold and one short of it, the role prior, the score, and what must hold for any input."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, decide
+
+
+def tokens(count: int) -> str:
+    return "x" * 4 * count
+
+
+def reply(text: str = "ok") -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("call", "reasons"),
+    [
+        ({"system_prompt": tokens(1024)}, ["long_shared_prefix(1024>=1024t)"]),
+        ({"system_prompt": tokens(2000)}, ["long_shared_prefix(2000>=1024t)"]),
+        ({"system_prompt": tokens(1024)[1:]}, ["one_off_short_prompt"]),
+        ({"message_history": [reply()], "user_prompt": "and?"}, ["multi_turn_conversation(1turns)"]),
+        ({"message_history": [{"role": "user", "content": "a"}], "user_prompt": "b"}, ["one_off_short_prompt"]),
+        ({"user_prompt": tokens(2048)}, ["large_fixed_context(2048>=2048t)"]),
+        ({"user_prompt": tokens(2047)}, ["one_off_short_prompt"]),
+        ({"rag_context": tokens(1024)}, ["large_rag_context(1024>=1024t)"]),
+        ({"rag_context": tokens(1023)}, ["one_off_short_prompt"]),
+        (
+            {"system_prompt": tokens(1024), "rag_context": tokens(1024), "message_history": [reply()]},
+            [
+                "long_shared_prefix(1024>=1024t)",
+                "multi_turn_conversation(1turns)",
+                "large_fixed_context(2048>=2048t)",
+                "large_rag_context(1024>=1024t)",
+            ],
+        ),
+        ({}, ["one_off_short_prompt"]),
+    ],
+)
+def test_each_signal_at_its_threshold_and_one_short(call: dict[str, Any], reasons: list[str]) -> None:
+    decision = KVCacheLayeringPolicy().decide(**call)
+    assert decision.reasons == reasons
+    assert decision.cache_worthy is (reasons != ["one_off_short_prompt"])
+    assert decision.skip_save is not decision.cache_worthy
+    assert decision.reason_codes == [reason.split("(")[0] for reason in reasons]
+    assert decision.kv_transfer_params == {"lmcache.skip_save": decision.skip_save}
+
+
+@pytest.mark.parametrize("role", ["chat", "orchestrator", "planner", "router", "assistant", "conversation", "Planner", " CHAT "])
+def test_a_reuse_heavy_role_tips_a_borderline_call_only(role: str) -> None:
+    policy = KVCacheLayeringPolicy()
+    assert policy.decide(user_prompt=tokens(1024), role=role).reason_codes == ["reuse_heavy_role"]
+    assert policy.decide(user_prompt=tokens(1023), role=role).reason_codes == ["one_off_short_prompt"]
+    assert policy.decide(user_prompt=tokens(2048), role=role).reason_codes == ["large_fixed_context"]
+
+
+@pytest.mark.parametrize("role", ["summarizer", "", None, 7])
+def test_other_roles_tip_nothing(role: Any) -> None:
+    assert KVCacheLayeringPolicy().decide(user_prompt=tokens(2000), role=role).skip_save
+
+
+@pytest.mark.parametrize(
+    ("call", "score"),
+    [
+        ({"user_prompt": tokens(512)}, 0.25),
+        ({"user_prompt": tokens(512), "message_history": [reply("")]}, 0.5),
+        ({"user_prompt": tokens(2000), "message_history": [reply("")]}, 1.0),
+        ({"user_prompt": tokens(9999)}, 1.0),
+        ({}, 0.0),
+    ],
+)
+def test_score_is_the_share_of_the_context_threshold_plus_a_quarter_for_turns(call: dict[str, Any], score: float) -> None:
+    assert KVCacheLayeringPolicy().decide(**call).score == score
+
+
+def test_tool_definitions_are_part_of_the_prefix_and_reported_apart() -> None:
+    tool = {"type": "function", "function": {"name": "look_up", "description": "d" * 4400, "parameters": {"type": "object"}}}
+    decision = KVCacheLayeringPolicy().decide(system_prompt=tokens(10), user_prompt="hi", tools=[tool])
+    assert decision.signals["tool_tokens"] > 1100
+    assert decision.signals["prefix_tokens"] == decision.signals["tool_tokens"] + 10
+    assert decision.reason_codes == ["long_shared_prefix"]
+
+
+def test_disabled_is_inert() -> None:
+    decision = KVCacheLayeringPolicy(enabled=False).decide(system_prompt=tokens(5000))
+    assert decision == KVCacheDecision(cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False)
+    assert decision.kv_transfer_params == {}
+
+
+def test_each_part_is_floored_on_its_own() -> None:
+    signals = KVCacheLayeringPolicy().decide(system_prompt="abc", user_prompt="abcdefg", rag_context="abcd").signals
+    assert (signals["prefix_tokens"], signals["user_tokens"], signals["rag_tokens"], signals["total_tokens"]) == (0, 1, 1, 2)
+
+
+def test_a_decision_is_frozen() -> None:
+    decision = decide(user_prompt="hi")
+    with pytest.raises(ValidationError, match="frozen"):
+        decision.skip_save = False  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"chars_per_token": 0}, {"chars_per_token": float("nan")}, {"min_prefix_tokens": -1}, {"min_context_tokens": float("inf")}]
+)
+def test_impossible_thresholds_are_the_programmers_error(knobs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(knobs))):
+        KVCacheLayeringPolicy(**knobs)
+
+
+def pydantic_ai_like(kind: str, *contents: Any) -> SimpleNamespace:
+    return SimpleNamespace(kind=kind, parts=[SimpleNamespace(content=content) for content in contents])
+
+
+@pytest.mark.parametrize(
+    ("history", "turns", "history_tokens"),
+    [
+        ([{"role": "user", "content": "abcd"}, reply("abcd")], 1, 2),
+        ([pydantic_ai_like("request", "abcd"), pydantic_ai_like("response", "abcd", "efgh")], 1, 3),
+        ([SimpleNamespace(parts=[SimpleNamespace(content="abcdefgh")])] * 2, 2, 4),
+        ([reply("")], 1, 0),
+        ([{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "abcd", "arguments": '{"ab"}ab'}}]}], 1, 3),
+        ([None, 7, object()], 3, 0),
+        ("abcd", 0, 0),
+        (b"abcd", 0, 0),
+        ({"role": "assistant"}, 0, 0),
+        (7, 0, 0),
+        ((message for message in [reply()]), 0, 0),
+        ([], 0, 0),
+    ],
+)
+def test_history_of_any_shape(history: Any, turns: int, history_tokens: int) -> None:
+    signals = KVCacheLayeringPolicy().decide(message_history=history).signals
+    assert (signals["history_turns"], signals["history_tokens"]) == (turns, history_tokens)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(system_prompt=anything, user_prompt=anything, message_history=anything, rag_context=anything, role=anything, tools=anything)
+def test_any_input_gives_a_sound_decision(**call: Any) -> None:
+    decision = KVCacheLayeringPolicy().decide(**call)
+    assert decision.skip_save is not decision.cache_worthy
+    assert 0 <= decision.score <= 1
+    assert decision.reasons
+    parts = ("prefix_tokens", "history_tokens", "rag_tokens", "user_tokens")
+    assert decision.signals["total_tokens"] == sum(decision.signals[part] for part in parts)
+    assert all(count >= 0 for count in decision.signals.values())
+
+
+@given(
+    sizes=st.lists(st.integers(0, 3000), min_size=4, max_size=4),
+    turns=st.integers(0, 3),
+    more=st.integers(0, 3),
+    prefix=st.integers(0, 3000),
+    context=st.integers(1, 5000),
+)
+def test_more_of_any_signal_never_turns_a_store_into_a_skip(sizes: list[int], turns: int, more: int, prefix: int, context: int) -> None:
+    policy = KVCacheLayeringPolicy(min_prefix_tokens=prefix, min_context_tokens=context)
+
+    def verdict(system: int, user: int, rag: int, old: int) -> KVCacheDecision:
+        return policy.decide(
+            system_prompt=tokens(system), user_prompt=tokens(user), rag_context=tokens(rag), message_history=[reply(tokens(old))] * turns
+        )
+
+    grown = list(sizes)
+    grown[more] += 500
+    assert verdict(*sizes).skip_save or verdict(*grown).cache_worthy
+    assert verdict(*grown).score >= verdict(*sizes).score

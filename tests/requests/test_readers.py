@@ -1,0 +1,140 @@
+"""Request bodies: what is prefix, history and question, in chat completions and in the Responses API."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otel_kvpolicy.policy import CallText
+from otel_kvpolicy.requests import read_answer, read_chat, read_chunk, read_responses, reader_of
+from otel_kvpolicy.requests.parts import parts_of
+
+CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([{"role": "user", "content": "abc"}], CallText(user_chars=3)),
+        ([{"role": "system", "content": "ab"}, {"role": "developer", "content": "c"}, {"role": "user", "content": "de"}], CallText(3, 0, 0, 0, 2, 0)),
+        (
+            [
+                {"role": "system", "content": "s"},
+                {"role": "user", "content": "ab"},
+                {"role": "assistant", "content": "cde"},
+                {"role": "user", "content": "f"},
+            ],
+            CallText(1, 0, 5, 0, 1, 1),
+        ),
+        (
+            [{"role": "user", "content": "ab"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "xyz"}],
+            CallText(0, 0, 8, 0, 3, 1),
+        ),
+        ([{"role": "user", "content": "a"}, {"role": "system", "content": "late"}], CallText(user_chars=5)),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "prefill"}], CallText(0, 0, 8, 0, 0, 1)),
+        ([SimpleNamespace(role="user", content="abc"), SimpleNamespace(role="assistant", content="d", tool_calls=None)], CallText(0, 0, 4, 0, 0, 1)),
+        ([], CallText()),
+        (None, CallText()),
+        ("text", CallText()),
+        ((message for message in [{"role": "user", "content": "abc"}]), CallText()),
+        ([None, 5, "abc"], CallText(user_chars=3)),
+    ],
+)
+def test_chat_messages(messages: Any, text: CallText) -> None:
+    assert read_chat({"model": "m", "messages": messages}) == text
+
+
+def test_chat_without_messages_and_with_legacy_functions() -> None:
+    assert read_chat({}) == CallText()
+    assert read_chat({"functions": [{"name": "f"}]}).tool_chars == read_chat({"tools": [{"name": "f"}]}).tool_chars > 0
+    assert read_chat({"tools": "nonsense"}).tool_chars == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"input": "abc", "instructions": "de"}, CallText(2, 0, 0, 0, 3, 0)),
+        ({"input": [{"role": "developer", "content": "ab"}, {"role": "user", "content": [{"type": "input_text", "text": "cde"}]}]}, CallText(2, 0, 0, 0, 3, 0)),
+        ({"input": "abc", "previous_response_id": "resp_1"}, CallText(0, 0, 0, 0, 3, 1)),
+        ({"input": "abc", "conversation": {"id": "conv_1"}}, CallText(0, 0, 0, 0, 3, 1)),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": "a"},
+                    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "bc"}], "encrypted_content": "Z" * 999},
+                    {"type": "function_call", "name": "look", "arguments": "{}"},
+                    {"type": "function_call_output", "output": "xyz"},
+                    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "de"}]},
+                    {"role": "user", "content": "f"},
+                ]
+            },
+            CallText(0, 0, 1 + 2 + 6 + 3 + 2, 0, 1, 2),
+        ),
+        ({"input": None}, CallText()),
+        ({"input": 7}, CallText()),
+    ],
+)
+def test_responses_input(body: dict[str, Any], text: CallText) -> None:
+    assert read_responses(body) == text
+
+
+@pytest.mark.parametrize(
+    ("url", "reader"),
+    [
+        ("/chat/completions", read_chat),
+        ("http://host/v1/chat/completions?x=1", read_chat),
+        ("/deployments/gpt/chat/completions", read_chat),
+        ("/responses", read_responses),
+        ("/responses/resp_1/cancel", None),
+        ("/responses/input_tokens", None),
+        ("/chat/completions/chatcmpl-1", None),
+        ("/completions", None),
+        ("/embeddings", None),
+        ("", None),
+    ],
+)
+def test_only_chat_calls_are_read(url: str, reader: Any) -> None:
+    assert reader_of(url) is reader
+
+
+def test_usage_of_both_apis_parsed_or_plain() -> None:
+    chat = {"id": "c", "model": "m", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}, "choices": [{"finish_reason": "stop"}]}
+    said = read_answer(chat)
+    assert said == (9, 2, 4, "c", "m", ("stop",))
+    responses = SimpleNamespace(
+        id="r", model="m", status="completed", usage=SimpleNamespace(input_tokens=9, output_tokens=2, input_tokens_details=SimpleNamespace(cached_tokens=0))
+    )
+    assert read_answer(responses) == (9, 2, 0, "r", "m", ("completed",))
+
+
+@pytest.mark.parametrize("nonsense", [None, 5, "x", [], {"usage": 5}, {"usage": {"prompt_tokens": "9"}}, {"usage": {"prompt_tokens": True}}])
+def test_an_answer_that_says_nothing(nonsense: Any) -> None:
+    assert read_answer(nonsense)[:3] == (None, None, None)
+
+
+def test_a_piece_of_text_says_nothing_and_the_last_chunk_does() -> None:
+    piece = {"id": "c", "choices": [{"delta": {"content": "x"}, "finish_reason": None}], "usage": None}
+    assert read_chunk(piece) is None
+    stop = read_chunk({"id": "c", "model": "m", "choices": [{"finish_reason": "stop"}]})
+    usage = read_chunk({"id": "c", "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
+    assert stop is not None
+    assert usage is not None
+    assert stop.then(usage) == (3, 1, None, "c", "m", ("stop",))
+
+
+def test_parts_for_rules_of_ones_own() -> None:
+    body = {
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ],
+        "tools": [{"name": "f"}],
+    }
+    parts = parts_of(body)
+    assert (parts["system_prompt"], parts["user_prompt"], len(parts["message_history"]), parts["tools"]) == (["s"], ["c"], 2, [{"name": "f"}])
+    assert parts_of({"instructions": "s", "input": "c"})["system_prompt"] == ["s"]
+    assert parts_of({"instructions": "s", "input": "c"})["user_prompt"] == ["c"]

@@ -1,0 +1,55 @@
+"""The names file: held together with the semantic conventions, with what is really written, and with the README's tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.attributes import error_attributes, server_attributes
+
+from otel_kvpolicy.settings import Settings, env_name
+from otel_kvpolicy.telemetry import names
+from otel_kvpolicy.telemetry.tables import attribute_table, metric_table, settings_table
+
+from .conftest import Telemetry
+from .instrumentation import surfaces
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_genai_names_are_those_of_the_conventions() -> None:
+    ours = {value for key, value in vars(names).items() if isinstance(value, str) and value.startswith("gen_ai.")}
+    theirs = {value for key, value in vars(gen_ai_attributes).items() if isinstance(value, str)}
+    younger_than_the_oldest_dependency = {names.PROVIDER_NAME, names.USAGE_CACHE_READ_INPUT_TOKENS, names.REQUEST_STREAM}
+    assert ours - theirs <= younger_than_the_oldest_dependency
+    assert error_attributes.ERROR_TYPE == names.ERROR_TYPE
+    assert (server_attributes.SERVER_ADDRESS, server_attributes.SERVER_PORT) == (names.SERVER_ADDRESS, names.SERVER_PORT)
+
+
+def test_every_attribute_written_is_named_and_every_name_is_written(server: object, instrumented: Telemetry) -> None:
+    surfaces.run(surfaces.create, server.base_url)  # type: ignore[attr-defined]
+    [span] = instrumented.decided
+    written = {name for name in span.attributes or {} if name.startswith("kvpolicy.")}
+    always = {attribute.name for attribute in names.ATTRIBUTES if attribute.always}
+    assert always <= written <= {attribute.name for attribute in names.ATTRIBUTES}
+    for metric in names.METRICS:
+        for attributes, _ in instrumented.points(metric.name):
+            assert set(attributes) <= set(metric.attributes)
+
+
+def test_metric_units_and_buckets_are_sane() -> None:
+    for metric in names.METRICS:
+        assert re.fullmatch(r"kvpolicy(\.[a-z_]+)+", metric.name)
+        assert bool(metric.buckets) is (metric.kind == "histogram")
+        assert list(metric.buckets) == sorted(set(metric.buckets))
+        assert metric.prometheus.endswith("_total") is (metric.kind == "counter")
+
+
+def test_the_readme_tables_are_made_from_the_names_file() -> None:
+    text = README.read_text(encoding="utf-8")
+    for name, table in {"attributes": attribute_table(), "metrics": metric_table(), "settings": settings_table()}.items():
+        match = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
+        assert match, f"README has no {name} table"
+        assert match[1].strip() == table, f"run: python -m otel_kvpolicy.telemetry.tables README.md ({name} differ)"
+    assert all(env_name(field) in text for field in Settings.model_fields)

@@ -1,0 +1,148 @@
+"""Knobs: read live, code over environment over file over default, and one clear warning for what cannot be read."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import otel_kvpolicy
+from otel_kvpolicy import configure, decide
+from otel_kvpolicy.settings import Settings, current, env_name
+
+
+def test_defaults() -> None:
+    knobs = current()
+    assert (knobs.layering, knobs.min_prefix_tokens, knobs.min_context_tokens, knobs.min_history_turns) == (True, 1024, 2048, 1)
+    assert (knobs.chars_per_token, knobs.mode, str(knobs.targets), knobs.hint_keys) == (4.0, "enforce", "auto", "both")
+
+
+def test_the_environment_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decide(user_prompt="x" * 400).skip_save
+    monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "100")
+    assert decide(user_prompt="x" * 400).reasons == ["large_fixed_context(100>=100t)"]
+    monkeypatch.setenv("KV_CACHE_CHARS_PER_TOKEN", "8")
+    assert decide(user_prompt="x" * 400).skip_save
+    monkeypatch.setenv("KV_CACHE_LAYERING", "false")
+    assert not decide(user_prompt="x" * 400).enabled
+    monkeypatch.delenv("KV_CACHE_LAYERING")
+    assert decide(user_prompt="x" * 400).enabled
+
+
+@pytest.mark.parametrize(("text", "on"), [("false", False), ("0", False), ("off", False), ("No", False), ("true", True), ("1", True), ("on", True), ("", True)])
+def test_the_switch_takes_the_usual_words(monkeypatch: pytest.MonkeyPatch, text: str, on: bool) -> None:
+    monkeypatch.setenv("KV_CACHE_LAYERING", text)
+    assert current().layering is on
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "used"),
+    [
+        ("KV_CACHE_MIN_PREFIX_TOKENS", "abc", "1024"),
+        ("KV_CACHE_MIN_PREFIX_TOKENS", "-1", "1024"),
+        ("KV_CACHE_MIN_CONTEXT_TOKENS", "1.5", "2048"),
+        ("KV_CACHE_MIN_HISTORY_TURNS", "many", "1"),
+        ("KV_CACHE_CHARS_PER_TOKEN", "0", "4.0"),
+        ("KV_CACHE_CHARS_PER_TOKEN", "nan", "4.0"),
+        ("KV_CACHE_CHARS_PER_TOKEN", "inf", "4.0"),
+        ("KV_CACHE_CHARS_PER_TOKEN", "-4", "4.0"),
+        ("KV_CACHE_LAYERING", "maybe", "True"),
+        ("KV_CACHE_MODE", "dry-run", "enforce"),
+        ("KV_CACHE_TARGETS", "http://host/path", "auto"),
+        ("KV_CACHE_HINT_KEYS", "all", "both"),
+    ],
+)
+def test_an_unreadable_value_is_named_once_and_the_default_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str, used: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    for other in ("1", "2"):
+        monkeypatch.setenv("KV_CACHE_UNRELATED", other)
+        assert str(getattr(current(), name.removeprefix("KV_CACHE_").lower())) == used
+        configure()  # forces a new reading
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert name in record.message
+    assert repr(value) in record.message
+    assert f"using {used} instead" in record.message
+
+
+def test_the_other_knobs_survive_an_unreadable_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KV_CACHE_MIN_PREFIX_TOKENS", "abc")
+    monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "77")
+    monkeypatch.setenv("KV_CACHE_MODE", "OBSERVE")
+    assert (current().min_prefix_tokens, current().min_context_tokens, current().mode) == (1024, 77, "observe")
+
+
+def test_code_goes_over_environment_over_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "kv.toml"
+    file.write_text('KV_CACHE_MIN_PREFIX_TOKENS = 11\nKV_CACHE_MIN_CONTEXT_TOKENS = 12\nKV_CACHE_MODE = "observe"\n')
+    monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
+    monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "22")
+    configure(mode="enforce")
+    assert (current().min_prefix_tokens, current().min_context_tokens, current().mode) == (11, 22, "enforce")
+    configure(mode=None)
+    assert current().mode == "observe"
+
+
+def test_an_unreadable_value_falls_through_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "kv.toml"
+    file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = 11\n")
+    monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
+    monkeypatch.setenv("KV_CACHE_MIN_PREFIX_TOKENS", "many")
+    assert current().min_prefix_tokens == 11
+
+
+def test_an_edited_file_is_read_again_and_a_broken_edit_keeps_the_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("otel_kvpolicy.settings.time.monotonic", lambda: clock[0])
+    file = tmp_path / "kv.toml"
+    file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = 11\n")
+    monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
+    assert current().min_prefix_tokens == 11
+    file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = 222\n")
+    assert current().min_prefix_tokens == 11, "looked at again once a second only"
+    clock[0] += 2
+    assert current().min_prefix_tokens == 222
+    file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = = 3\n")
+    clock[0] += 2
+    assert current().min_prefix_tokens == 222
+    assert "KV_CACHE_CONFIG_FILE" in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, "no toml at all [", 'KV_CACHE_COLOUR = "red"\n', "KV_CACHE_MIN_PREFIX_TOKENS = []\n"])
+def test_a_bad_file_is_told_and_nothing_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None
+) -> None:
+    file = tmp_path / "kv.toml"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
+    assert current().min_prefix_tokens == 1024
+    assert len(caplog.records) == 1
+
+
+def test_a_knob_that_does_not_exist_is_the_programmers_error() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        configure(colour="red")
+
+
+@given(values=st.fixed_dictionaries({}, optional={field: st.text(max_size=12).filter(lambda text: "\0" not in text) for field in Settings.model_fields}))
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_whatever_stands_in_the_environment_there_are_settings(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+    with monkeypatch.context() as patch:
+        for field, value in values.items():
+            try:
+                patch.setenv(env_name(field), value)
+            except UnicodeEncodeError:  # no environment can hold it
+                continue
+        knobs = otel_kvpolicy.settings.current()
+        assert knobs.min_prefix_tokens >= 0
+        assert knobs.chars_per_token > 0
+        assert decide(user_prompt="hi").reasons

@@ -1,0 +1,105 @@
+"""Which servers may be sent the hint, and that no spelling of a URL tricks the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from otel_kvpolicy.targets import HOSTED_VENDORS, Origin, RejectedOrigins, Targets
+
+
+def origin(url: str) -> Origin:
+    return Origin.of(httpx2.URL(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.openai.com/v1",
+        "https://API.OpenAI.com./v1",
+        "https://eu.api.openai.com/v1",
+        "https://user:secret@api.openai.com:443/v1",
+        "https://acme.openai.azure.com/openai",
+        "https://api.mistral.ai/v1",
+        "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1",
+        "https://openrouter.ai/api/v1",
+    ],
+)
+def test_auto_spares_hosted_vendors(url: str) -> None:
+    assert not Targets("auto").allow(origin(url))
+    assert Targets("all").allow(origin(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/v1",
+        "http://[::1]:8000/v1",
+        "http://gb10.local:8000/v1",
+        "https://vllm.example.com/v1",
+        "https://api.openai.com.example.org/v1",
+        "https://api.openai.com@vllm.example.com/v1",
+        "https://notapi-openai.com/v1",
+        "https://my-vllm-123.elb.us-east-1.amazonaws.com/v1",
+    ],
+)
+def test_auto_sends_to_all_others(url: str) -> None:
+    assert Targets("auto").allow(origin(url))
+
+
+def test_auto_spares_azure_clients_behind_any_host() -> None:
+    assert not Targets("auto").allow(origin("https://gateway.example.com"), azure=True)
+    assert Targets("all").allow(origin("https://gateway.example.com"), azure=True)
+    assert Targets("gateway.example.com").allow(origin("https://gateway.example.com"), azure=True)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "url", "allowed"),
+    [
+        ("gb10.local", "http://gb10.local:8000/v1", True),
+        ("GB10.local", "http://gb10.LOCAL/v1", True),
+        ("gb10.local:8000", "http://gb10.local:8001/v1", False),
+        ("gb10.local:443", "https://gb10.local/v1", True),
+        ("*.lan", "http://a.b.lan/v1", True),
+        ("*.lan", "http://lan/v1", False),
+        ("*.lan", "http://a.lan.example.com/v1", False),
+        ("gb10.local", "http://gb10.local@evil.example/v1", False),
+        ("gb10.local", "http://xgb10.local/v1", False),
+        ("gb10.local", "http://gb10xlocal/v1", False),
+        ("a.lan, b.lan", "http://b.lan/v1", True),
+        ("[::1]:8000", "http://[::1]:8000/v1", True),
+        ("bücher.lan", "http://xn--bcher-kva.lan/v1", True),
+        ("xn--bcher-kva.lan", "http://bücher.lan/v1", True),
+    ],
+)
+def test_patterns(patterns: str, url: str, allowed: bool) -> None:
+    assert Targets(patterns).allow(origin(url)) is allowed
+
+
+@pytest.mark.parametrize("text", ["", ",", "http://x", "a b", "host:port", "host/path", "user@host"])
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Targets(text)
+
+
+def test_every_vendor_has_its_evidence() -> None:
+    assert all(evidence for evidence in HOSTED_VENDORS.values())
+
+
+def test_rejecting_origins_are_told_apart_and_bounded() -> None:
+    rejected = RejectedOrigins(limit=2)
+    first, *others = [origin(f"http://host-{number}") for number in range(3)]
+    assert rejected.add(first)
+    assert not rejected.add(first)
+    assert origin("https://host-0") not in rejected
+    for other in others:
+        rejected.add(other)
+    assert first not in rejected
+    assert all(other in rejected for other in others)
+
+
+def test_legacy_httpx_urls_read_alike() -> None:
+    httpx: Any = pytest.importorskip("httpx")
+    assert Origin.of(httpx.URL("https://Bücher.lan/v1")) == origin("https://bücher.lan/v1")
