@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_kvpolicy.standin.prompt import Prompt, render, token_count
+
+
+@given(st.text(max_size=3000), st.text(max_size=3000))
+def test_a_longer_prompt_begins_with_the_chunks_of_a_shorter_one(head: str, tail: str) -> None:
+    short, long = Prompt.of(head), Prompt.of(head + tail)
+    assert long.blocks[: len(short.blocks)] == short.blocks
+    assert long.chunks[: len(short.chunks)] == short.chunks
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=5000))
+def test_blocks_and_chunks_are_the_full_ones(text: str) -> None:
+    prompt = Prompt.of(text)
+    assert prompt.tokens == token_count(text)
+    full_tokens = len(text.encode("utf-8", "surrogatepass")) // 4
+    assert (len(prompt.blocks), len(prompt.chunks)) == (full_tokens // 16, full_tokens // 256)
+
+
+def test_a_salt_makes_another_prompt() -> None:
+    text = "x" * 2048
+    assert not set(Prompt.of(text).chunks) & set(Prompt.of(text, "tenant").chunks)
+
+
+def test_a_change_in_the_head_changes_every_key() -> None:
+    one, other = Prompt.of("a" + "x" * 4096), Prompt.of("b" + "x" * 4096)
+    assert not set(one.blocks) & set(other.blocks)
+
+
+@pytest.mark.parametrize(
+    ("messages", "part"),
+    [
+        ([{"role": "user", "content": "hello"}], "<|user|>hello"),
+        ([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}], "<|user|>onetwo"),
+        ([{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}], '[{"function":{"name":"f"}}]'),
+        ([{"role": "tool", "content": {"odd": 1}}], '{"odd":1}'),
+        (["no message"], "<|user|>no message"),
+    ],
+)
+def test_messages_are_rendered_with_all_their_text(messages: list[Any], part: str) -> None:
+    assert part in render(messages)
+
+
+def test_tools_stand_in_the_head() -> None:
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    assert render([{"role": "system", "content": "be"}], tools).startswith('<|tools|>[{"type":"function"')
+
+
+def test_an_image_costs_the_same_whatever_its_size_and_is_known_by_its_hash() -> None:
+    def with_image(url: str) -> str:
+        return render([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
+
+    small, large = with_image("data:a"), with_image("data:" + "b" * 100_000)
+    assert len(small) == len(large)
+    assert small != large
