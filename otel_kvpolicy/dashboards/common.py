@@ -52,13 +52,12 @@ EXPLAIN: Final = "otel-kvpolicy explain ${__value.text} --from http://127.0.0.1:
 """What to run for a trace; shown as the title of a data link, since a link cannot start a command."""
 
 
-def spans(condition: str) -> str:
-    """TraceQL for the spans of decided calls."""
-    return f'{{ span.{names.DECISION} = {condition} && span.{names.REQUEST_MODEL} =~ "$model" }}'
+# Values joined by a bar, not escaped as for a regular expression: a backslash would break the JSON that the link is made of.
+_MODELS: Final = f'span.{names.REQUEST_MODEL} =~ "${{model:pipe}}"'
 
 
-TO_SKIPPED: Final = Link("Traces of skipped calls", explore(spans(f'"{names.SKIP}"')))
-TO_TRACES: Final = Link("Traces of these calls", explore(f'{{ span.{names.DECISION} != "" && span.{names.REQUEST_MODEL} =~ "$model" }}'))
+TO_SKIPPED: Final = Link("Traces of skipped calls", explore(f'{{ span.{names.DECISION} = "{names.SKIP}" && {_MODELS} }}'))
+TO_TRACES: Final = Link("Traces of these calls", explore(f'{{ span.{names.DECISION} != "" && {_MODELS} }}'))
 TO_REJECTED: Final = Link("Traces of rejected hints", explore(f'{{ span.{names.HINT_OUTCOME} = "rejected" }}'))
 
 ALERTS: Final = (("KV policy alerts", 'ALERTS{alertname=~"KVPolicy.*|LMCache.*|GB10.*", alertstate="firing"}', "red"),)

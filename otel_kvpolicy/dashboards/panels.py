@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from ..telemetry import names
+from .queries import label
+
 __all__ = ["Panel", "Query", "Row", "Threshold", "dashboard", "heatmap", "stat", "table", "text", "timeseries", "traces", "xychart"]
 
 JSON = dict[str, Any]
@@ -182,18 +185,24 @@ def _thresholds(steps: Sequence[Threshold], base: str) -> JSON:
     return {"mode": "absolute", "steps": [{"color": base, "value": None}, *({"color": s.colour, "value": s.value} for s in steps)]}
 
 
+_VALUES: Final[Mapping[str, Sequence[str]]] = {
+    label(names.DECISION): (names.STORE, names.SKIP),
+    label(names.HINT_OUTCOME): ("applied", "observed", "caller", "excluded_target", "rejected", "error", "disabled"),
+}
+"""What a legend made of this label can read."""
+
+
 def _overrides(queries: Sequence[Query], extra: Mapping[str, str]) -> list[JSON]:
     colours = {**COLOURS, **extra}
-    shown = {query.legend for query in queries if "{{" not in query.legend}
-    templated = any("{{" in query.legend for query in queries)
+    shown = [query.legend for query in queries]
+    shown += [value for key, values in _VALUES.items() for value in values if f"{{{{{key}}}}}" in shown]
     return [
         {
             "matcher": {"id": "byName", "options": name},
-            "properties": [{"id": "color", "value": {"fixedColor": colour, "mode": "fixed"}}],
+            "properties": [{"id": "color", "value": {"fixedColor": colours[name], "mode": "fixed"}}],
         }
-        for name, colour in colours.items()
-        if name in shown
-        or (templated and name in ("store", "skip", "applied", "observed", "caller", "excluded_target", "rejected", "error"))
+        for name in shown
+        if name in colours
     ]
 
 
@@ -493,7 +502,11 @@ def explore(query: str) -> str:
     }
     # Grafana interpolates variables in the address, so their braces must survive the quoting.
     quoted = quote(json.dumps(pane, separators=(",", ":")))
-    return "/explore?schemaVersion=1&panes=" + re.sub(r"%24%7B([\w.]+)%7D", r"${\1}", quoted)
+    return "/explore?schemaVersion=1&panes=" + re.sub(r"%24%7B([\w.]+?)(?:%3A(\w+))?%7D", _variable, quoted)
+
+
+def _variable(found: re.Match[str]) -> str:
+    return f"${{{found[1]}:{found[2]}}}" if found[2] else f"${{{found[1]}}}"
 
 
 def _datasource(name: str, label: str, kind: str) -> JSON:
@@ -508,7 +521,6 @@ def _datasource(name: str, label: str, kind: str) -> JSON:
         "includeAll": False,
         "multi": False,
         "options": [],
-        "current": {},
         "skipUrlSync": False,
     }
 
