@@ -1,0 +1,132 @@
+"""What would have turned a decision of the fixed rule: the smallest change of one signal, or of one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ..policy import REUSE_HEAVY_ROLES
+from ..settings import env_name
+from .spans import Thresholds, policy_of, text_of
+
+__all__ = ["Change", "changes"]
+
+_PARTS: Final = {"prefix_tokens": "prefix", "history_tokens": "history", "rag_tokens": "retrieved context", "user_tokens": "user"}
+_KNOBS: Final = {"prefix_tokens": "min_prefix_tokens", "context_tokens": "min_context_tokens", "history_turns": "min_history_turns"}
+
+
+class Change(NamedTuple):
+    """One change that turns the verdict.
+
+    Attributes:
+        kind: ``signal``, ``role`` or ``setting``.
+        name: the signal or the environment variable.
+        value: what it would have to be; None for a role.
+        text: in words.
+    """
+
+    kind: str
+    name: str
+    value: int | None
+    text: str
+
+
+class _Case(NamedTuple):
+    signals: Mapping[str, int]
+    thresholds: Thresholds
+    role: str | None
+
+    @property
+    def stores(self) -> bool:
+        return policy_of(self.thresholds).judge(text_of(self.signals), self.role).cache_worthy
+
+    def with_signal(self, name: str, value: int) -> _Case:
+        changed = {**self.signals, name: value}
+        changed["tool_tokens"] = min(changed["tool_tokens"], changed["prefix_tokens"])
+        return self._replace(signals=changed)
+
+    def with_threshold(self, name: str, value: int) -> _Case:
+        return self._replace(thresholds=Thresholds(**{**self.thresholds.__dict__, name: value}))
+
+
+def changes(signals: Mapping[str, int], thresholds: Thresholds, role: str | None) -> list[Change]:
+    """All single changes that turn the verdict: of signals, smallest first, then a role, then of settings, smallest first in proportion."""
+    case = _Case(signals, thresholds, role)
+    found = [*_of_tokens(case), *_of_turns(case)]
+    if not case.stores and case._replace(role=min(REUSE_HEAVY_ROLES)).stores:
+        found.append(
+            Change("role", "role", None, f"a reuse-heavy role ({', '.join(sorted(REUSE_HEAVY_ROLES))}), for it is half long enough")
+        )
+    return [*found, *_of_settings(case)]
+
+
+def _of_tokens(case: _Case) -> list[Change]:
+    """The smallest change of one part of the prompt. The parts that change nothing but the total need the same: they are one change."""
+    sign = -1 if case.stores else 1
+    steps: dict[str, int] = {}
+    for name in _PARTS:
+        now = case.signals[name]
+        if name == "rag_tokens" and not now:
+            continue  # a call without retrieved context does not get any by being longer
+
+        def turned(by: int, name: str = name, now: int = now) -> bool:
+            return case.with_signal(name, now + sign * by).stores != case.stores
+
+        limit = now if case.stores else 2 * max(case.thresholds.context_tokens, case.thresholds.prefix_tokens) + 1
+        by = _smallest(limit, turned)
+        if by is not None:
+            steps[name] = by
+    found = []
+    for name, by in sorted(steps.items(), key=lambda step: step[1]):
+        word = "fewer" if case.stores else "more"
+        value = case.signals[name] + sign * by
+        found.append(Change("signal", name, value, f"{by} {word} {_PARTS[name]} token{'s' if by > 1 else ''} ({value})"))
+    if not case.stores and len(set(steps.values())) == 1 and len(steps) > 1:
+        by = next(iter(steps.values()))
+        total = case.signals["total_tokens"] + by
+        return [Change("signal", "total_tokens", total, f"{by} more token{'s' if by > 1 else ''} of any kind ({total} in all)")]
+    return found[:1] if not case.stores else found
+
+
+def _of_turns(case: _Case) -> list[Change]:
+    now = case.signals["history_turns"]
+    sign = -1 if case.stores else 1
+    limit = now if case.stores else max(1, case.thresholds.history_turns)
+    by = _smallest(limit, lambda by: case.with_signal("history_turns", now + sign * by).stores != case.stores)
+    if by is None:
+        return []
+    word = f"{by} {'fewer' if case.stores else 'more'} earlier {'reply' if by == 1 else 'replies'} of the model"
+    return [Change("signal", "history_turns", now + sign * by, word)]
+
+
+def _smallest(limit: int, turned: Callable[[int], bool]) -> int | None:
+    """The smallest step from 1 to ``limit`` at which ``turned`` holds; it holds from some step on, or never."""
+    if limit < 1 or not turned(limit):
+        return None
+    low, high = 1, limit
+    while low < high:
+        middle = (low + high) // 2
+        if turned(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _of_settings(case: _Case) -> list[Change]:
+    counted = case.signals
+    measured = {
+        "prefix_tokens": max(counted["prefix_tokens"], counted["rag_tokens"]),
+        "context_tokens": counted["total_tokens"],
+        "history_turns": counted["history_turns"],
+    }
+    found: list[tuple[float, Change]] = []
+    for name, value in measured.items():
+        now = getattr(case.thresholds, name)
+        wanted = value + 1 if case.stores else value
+        if case.stores and name == "context_tokens" and case.role:
+            wanted = 2 * value + 1  # a role tips from half the threshold on
+        if wanted != now and case.with_threshold(name, wanted).stores != case.stores:
+            knob = env_name(_KNOBS[name])
+            found.append((abs(wanted - now) / max(now, 1), Change("setting", knob, wanted, f"{knob}={wanted}")))
+    return [change for _, change in sorted(found, key=lambda one: one[0])]

@@ -1,0 +1,83 @@
+"""A request body -> the decision it would get, told like one read from a span."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from .. import hint, settings
+from ..requests import read_chat, read_responses
+from ..telemetry import CallRecord, names
+from ..telemetry.record import Outcome
+from ..telemetry.spans import decision_attributes
+from .spans import RecordedSpan
+
+__all__ = ["decide_offline", "settings_with"]
+
+_NO_ID: Final = "0"
+
+
+def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
+    """The settings in force, with ``NAME=VALUE`` over them.
+
+    Raises:
+        ValueError: a name is no setting, or a value cannot be read.
+    """
+    known = {settings.env_name(field): field for field in settings.Settings.model_fields}
+    given: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or name not in known:
+            raise ValueError(f"{assignment!r} is not NAME=VALUE of a setting; there are {', '.join(sorted(known))}")
+        given[known[name]] = value
+    now = settings.current()
+    try:
+        return settings.Settings(**{**{field: getattr(now, field) for field in settings.Settings.model_fields}, **given})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = settings.env_name(str(problem["loc"][0]))
+        raise ValueError(f"{name}: cannot read {problem['input']!r} ({problem['msg']})") from error
+
+
+def decide_offline(body: Any, knobs: settings.Settings, role: str | None) -> tuple[RecordedSpan, dict[str, Any]]:
+    """Decides for a request body as it would be sent.
+
+    Args:
+        body: of chat completions (``messages``) or of Responses (``input``).
+        knobs: settings to decide by.
+        role: what kind of caller it is.
+
+    Returns:
+        The decision as it would stand on a span, and the ``kv_transfer_params`` that the request would carry.
+
+    Raises:
+        ValueError: it is the body of neither.
+    """
+    if not isinstance(body, Mapping) or not ("messages" in body or "input" in body):
+        raise ValueError("no request body: neither chat completions' 'messages' nor Responses' 'input' is in it")
+    text = (read_chat if "messages" in body else read_responses)(body)
+    decision = knobs.policy.judge(text, role)
+    given = body.get(hint.FIELD)
+    callers = hint.is_callers(given)
+    outcome: Outcome = "disabled" if not decision.enabled else "caller" if callers else "observed" if knobs.mode == "observe" else "applied"
+    model = body.get("model")
+    record = CallRecord(
+        decision=decision,
+        skip=hint.caller_skips(given) if callers else decision.skip_save,
+        outcome=outcome,
+        mode=knobs.mode,
+        policy=knobs.policy,
+        model=model if isinstance(model, str) else "",
+        address="",
+        port=0,
+        agent=None,
+    )
+    attributes = decision_attributes(record)
+    if record.model:
+        attributes[names.REQUEST_MODEL] = record.model
+    sent = dict(given) if isinstance(given, Mapping) else {}
+    if outcome == "applied":
+        sent |= hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys)
+    return RecordedSpan(_NO_ID * 32, _NO_ID * 16, f"chat {record.model}".rstrip(), attributes=attributes), sent

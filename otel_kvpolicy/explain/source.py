@@ -1,0 +1,67 @@
+"""What every trace source offers, and how one says that it cannot."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from .spans import RecordedSpan
+
+__all__ = ["Query", "Source", "SourceError"]
+
+
+class SourceError(Exception):
+    """A source cannot be read. Its text is one line for people."""
+
+
+class Query(NamedTuple):
+    """Which recent calls are asked for.
+
+    Attributes:
+        limit: at most so many, the youngest.
+        since: Unix time in nanoseconds from which on they began; None for any time.
+        service: of this ``service.name``; None for any.
+        skipped: only those that were skipped.
+    """
+
+    limit: int
+    since: int | None = None
+    service: str | None = None
+    skipped: bool = False
+
+    def takes(self, span: RecordedSpan) -> bool:
+        """Whether ``span`` is a decided call that is asked for."""
+        return (
+            span.decided
+            and (self.since is None or (span.started or 0) >= self.since)
+            and self.service in {None, span.service}
+            and (not self.skipped or span.skipped)
+        )
+
+    def youngest(self, spans: list[RecordedSpan]) -> list[RecordedSpan]:
+        """Of ``spans`` those that are asked for, youngest first, each once."""
+        once = {(span.trace_id, span.span_id): span for span in spans if self.takes(span)}
+        return sorted(once.values(), key=lambda span: span.started or 0, reverse=True)[: self.limit]
+
+
+class Source(Protocol):
+    """Where spans are read from.
+
+    Attributes:
+        name: what it is and where, for messages.
+        notes: what was passed over while reading, a line each.
+    """
+
+    name: str
+    notes: list[str]
+
+    def trace(self, trace_id: str) -> list[RecordedSpan]:
+        """All spans of a trace, decided or not; none where the trace is not there."""
+        ...
+
+    def recent(self, query: Query) -> list[RecordedSpan]:
+        """Recent decided calls, youngest first."""
+        ...
+
+    def neighbours(self, span: RecordedSpan) -> list[RecordedSpan]:
+        """Decided calls of other traces that are at hand without asking a server again."""
+        ...
