@@ -18,7 +18,7 @@ from .spans import RecordedSpan, policy_of, rejudged, text_of
 __all__ = ["RULES", "Explanation", "Fact", "Measure", "Reading", "explain"]
 
 CHUNK_TOKENS: Final = 256  # LMCache's default; hybrid models need larger ones
-CLOSE: Final = 0.15  # of a threshold: about what an estimate by characters is off
+OFF: Final = 0.15  # about what an estimate by characters is off
 
 
 class Measure(NamedTuple):
@@ -286,7 +286,11 @@ def _later(span: RecordedSpan, others: Iterable[RecordedSpan]) -> list[str]:
         return (other.service, other.text(names.REQUEST_MODEL), other.count(names.SIGNAL_PREFIX_TOKENS))
 
     later = sorted(
-        (other for other in others if other.started is not None and other.started > span.started and like(other) == like(span)),
+        {
+            (other.trace_id, other.span_id): other
+            for other in others
+            if other.started is not None and other.started > span.started and like(other) == like(span)
+        }.values(),
         key=lambda other: other.started or 0,
     )
     if not later:
@@ -329,12 +333,12 @@ def _estimate(span: RecordedSpan) -> str:
     if not total or not counted:
         return f"{basis}; no tokenizer runs on the caller's path."
     text = f"{basis}: {total} in all, where the server counted {counted} ({counted / total - 1:+.0%})."
-    other = _with_servers_count(span, counted / total)
+    other = _by_factor(span, counted / total)
     return text if other is None else f"{text} By the server's count the rule would have said {other}."
 
 
-def _with_servers_count(span: RecordedSpan, factor: float) -> str | None:
-    """The other verdict, where the rule would come to it with the server's token count spread over the parts."""
+def _by_factor(span: RecordedSpan, factor: float) -> str | None:
+    """The other verdict, where the rule would come to it with ``factor`` times the tokens in each part."""
     again, thresholds = rejudged(span), span.thresholds
     if again is None or thresholds is None or again.cache_worthy != span.flag(names.CACHE_WORTHY):
         return None
@@ -345,11 +349,6 @@ def _with_servers_count(span: RecordedSpan, factor: float) -> str | None:
 
 
 def _close(span: RecordedSpan) -> list[str]:
-    near = [
-        measure.name
-        for measure in _measures(span)
-        if measure.unit == "tokens" and measure.threshold and abs(measure.distance) <= CLOSE * measure.threshold
-    ]
-    if not near or span.text(names.HINT_OUTCOME) == "caller":
+    if span.text(names.HINT_OUTCOME) == "caller" or not any(_by_factor(span, factor) for factor in (1 - OFF, 1 + OFF)):
         return []
-    return [f"A close call: {' and '.join(near)} {'is' if len(near) == 1 else 'are'} within {CLOSE:.0%} of the threshold."]
+    return [f"A close call: an estimate that is {OFF:.0%} off would turn it."]

@@ -32,11 +32,10 @@ def show_table(console: Console, spans: Iterable[RecordedSpan], *, by_trace: boo
     """
     wide = console.width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("began (UTC)" if wide else "began", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("total", justify="right", no_wrap=True)
-    table.add_column("cached", justify="right", no_wrap=True)
-    table.add_column("trace" if by_trace else "span", no_wrap=True)
+    for title, width in (("began", 14 if wide else 8), ("verdict", 7), ("total", 6), ("cached", 6), ("trace" if by_trace else "span", 16)):
+        table.add_column(
+            title, justify="right" if title in {"total", "cached"} else "left", no_wrap=True, min_width=32 if title == "trace" else width
+        )
     if wide or not by_trace:
         table.add_column("reason", no_wrap=True, overflow="ellipsis")
     if wide:
@@ -84,7 +83,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     address = span.text(names.SERVER_ADDRESS)
     port = span.count(names.SERVER_PORT)
     known = (
-        _when(span.when) + " UTC" if span.when else None,
+        f"{span.when:%Y-%m-%d %H:%M:%S} UTC" if span.when else None,
         f"{span.seconds:.3g} s" if span.seconds is not None else None,
         f"service {span.service}" if span.service else None,
         f"model {span.text(names.REQUEST_MODEL)}" if span.text(names.REQUEST_MODEL) else None,
@@ -138,11 +137,11 @@ def _list(console: Console, title: str, lines: Iterable[str]) -> None:
     console.print(Padding(grid, (0, 0, 0, 2), expand=False))
 
 
-def _when(when: datetime | None, *, short: bool = False) -> str:
+def _when(when: datetime | None, *, short: bool) -> str:
     if when is None:
         return "-"
     today = when.date() == datetime.now(timezone.utc).date()
-    return when.strftime("%H:%M:%S" if short and today else "%m-%d %H:%M" if short else "%Y-%m-%d %H:%M:%S")
+    return when.strftime(("%H:%M:%S" if today else "%b %d") if short else "%m-%d %H:%M:%S")
 
 
 def _number(value: int | None) -> str:
