@@ -1,13 +1,13 @@
 """Many streamed calls at once with the async client, and what only the caller knows said by ``kv_context``.
 
-    opentelemetry-instrument --traces_exporter console --metrics_exporter none python examples/async_streaming.py
+opentelemetry-instrument --traces_exporter console --metrics_exporter none python examples/async_streaming.py
 """
 
 import asyncio
 
+from openai import AsyncOpenAI
 from server import base_url
 
-from openai import AsyncOpenAI
 from otel_kvpolicy import kv_context
 
 ARTICLE = "The lighthouse was built in 1871 and rebuilt after the storm of 1902. " * 80

@@ -1,14 +1,14 @@
 """Observe mode, switched on in code: decisions are made and recorded, and nothing is sent. How a careful operator starts.
 
-    python examples/observe_mode.py
+python examples/observe_mode.py
 """
-
-from server import base_url
 
 from openai import OpenAI
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from server import base_url
+
 from otel_kvpolicy import KVCacheDecision, KVPolicyInstrumentor, configure
 
 exporter = InMemorySpanExporter()

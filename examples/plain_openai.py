@@ -5,12 +5,12 @@
 Talks to ``OPENAI_BASE_URL``; without it, to an embedded stand-in for vLLM with LMCache.
 """
 
+from openai import OpenAI
 from server import base_url
 
-from openai import OpenAI
-
 RULES = "You are the help desk of a library. Answer from the rules, in one sentence.\n" + "\n".join(
-    f"Rule {number}: a reader may keep {number} books for {number % 5 + 2} weeks, and renew them {number % 3} times." for number in range(1, 60)
+    f"Rule {number}: a reader may keep {number} books for {number % 5 + 2} weeks, and renew them {number % 3} times."
+    for number in range(1, 60)
 )
 
 with base_url() as url, OpenAI(base_url=url, api_key="none") as client:

@@ -53,7 +53,9 @@ def test_folding_leaves_every_other_knob() -> None:
     assert fold_kv_hint({"extra_body": None}, system_prompt=LONG) == {"extra_body": {"kv_transfer_params": STORE}}
 
 
-@pytest.mark.parametrize("own", [{"lmcache.skip_save": False}, {"lmcache.max_offload_tokens": 512}, {"lmcache.skip_save": None}, "garbled", []])
+@pytest.mark.parametrize(
+    "own", [{"lmcache.skip_save": False}, {"lmcache.max_offload_tokens": 512}, {"lmcache.skip_save": None}, "garbled", []]
+)
 def test_the_callers_own_choice_stays(own: Any) -> None:
     settings = {"extra_body": {"kv_transfer_params": own}}
     assert fold_kv_hint(settings, user_prompt="hi") == settings

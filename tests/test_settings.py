@@ -33,7 +33,9 @@ def test_the_environment_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -
     assert decide(user_prompt="x" * 400).enabled
 
 
-@pytest.mark.parametrize(("text", "on"), [("false", False), ("0", False), ("off", False), ("No", False), ("true", True), ("1", True), ("on", True), ("", True)])
+@pytest.mark.parametrize(
+    ("text", "on"), [("false", False), ("0", False), ("off", False), ("No", False), ("true", True), ("1", True), ("on", True), ("", True)]
+)
 def test_the_switch_takes_the_usual_words(monkeypatch: pytest.MonkeyPatch, text: str, on: bool) -> None:
     monkeypatch.setenv("KV_CACHE_LAYERING", text)
     assert current().layering is on
@@ -133,7 +135,11 @@ def test_a_knob_that_does_not_exist_is_the_programmers_error() -> None:
         configure(colour="red")
 
 
-@given(values=st.fixed_dictionaries({}, optional={field: st.text(max_size=12).filter(lambda text: "\0" not in text) for field in Settings.model_fields}))
+@given(
+    values=st.fixed_dictionaries(
+        {}, optional={field: st.text(max_size=12).filter(lambda text: "\0" not in text) for field in Settings.model_fields}
+    )
+)
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_whatever_stands_in_the_environment_there_are_settings(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
     with monkeypatch.context() as patch:

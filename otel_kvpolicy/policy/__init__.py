@@ -2,6 +2,6 @@
 
 from .decision import KVCacheDecision, reason_code
 from .signals import CallText, Signals
-from .thresholds import REUSE_HEAVY_ROLES, KVCacheLayeringPolicy
+from .thresholds import REUSE_HEAVY_ROLES, TOOL_AGENT_ROLE, KVCacheLayeringPolicy
 
-__all__ = ["REUSE_HEAVY_ROLES", "CallText", "KVCacheDecision", "KVCacheLayeringPolicy", "Signals", "reason_code"]
+__all__ = ["REUSE_HEAVY_ROLES", "TOOL_AGENT_ROLE", "CallText", "KVCacheDecision", "KVCacheLayeringPolicy", "Signals", "reason_code"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SkipValidation
 
 __all__ = ["SKIP_SAVE_KEY", "KVCacheDecision", "reason_code"]
 
@@ -36,7 +36,7 @@ class KVCacheDecision(BaseModel):
     skip_save: bool
     score: float = 0.0
     reasons: list[str] = []
-    signals: dict[str, int] = {}
+    signals: SkipValidation[dict[str, int]] = {}  # counted by us, on the path of each call
     enabled: bool = True
 
     @property

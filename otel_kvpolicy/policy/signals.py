@@ -48,11 +48,11 @@ class Signals(NamedTuple):
     def of(cls, text: CallText, chars_per_token: float) -> Signals:
         """``floor(chars / chars_per_token)`` for each part; the total is their sum (tools are in the prefix already)."""
         prefix_chars, tool_chars, history_chars, rag_chars, user_chars, turns = text
-        tools = int(tool_chars / chars_per_token)
-        prefix = int(prefix_chars / chars_per_token) + tools
-        history = int(history_chars / chars_per_token)
-        rag = int(rag_chars / chars_per_token)
-        user = int(user_chars / chars_per_token)
+        tools = int(tool_chars / chars_per_token) if tool_chars else 0
+        prefix = tools + int(prefix_chars / chars_per_token) if prefix_chars else tools
+        history = int(history_chars / chars_per_token) if history_chars else 0
+        rag = int(rag_chars / chars_per_token) if rag_chars else 0
+        user = int(user_chars / chars_per_token) if user_chars else 0
         return cls(prefix, tools, history, rag, user, prefix + history + rag + user, turns)
 
 
@@ -99,11 +99,11 @@ def json_chars(value: Any) -> int:
         if isinstance(value, str):
             chars += len(value) + 2
         elif isinstance(value, Mapping):
-            chars += 2 + 4 * len(value)
+            chars += 4 * len(value) or 2
             pending.extend(value)
             pending.extend(value.values())
         elif isinstance(value, (list, tuple)):
-            chars += 2 + 2 * len(value)
+            chars += 2 * len(value) or 2
             pending.extend(value)
         elif value is None or isinstance(value, (bool, int, float)):
             chars += 4

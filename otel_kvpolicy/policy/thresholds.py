@@ -13,6 +13,7 @@ __all__ = [
     "DEFAULT_MIN_HISTORY_TURNS",
     "DEFAULT_MIN_PREFIX_TOKENS",
     "REUSE_HEAVY_ROLES",
+    "TOOL_AGENT_ROLE",
     "KVCacheLayeringPolicy",
 ]
 
@@ -22,6 +23,11 @@ DEFAULT_MIN_HISTORY_TURNS: Final = 1
 DEFAULT_CHARS_PER_TOKEN: Final = 4.0
 
 REUSE_HEAVY_ROLES: Final = frozenset({"chat", "orchestrator", "planner", "router", "assistant", "conversation"})
+
+TOOL_AGENT_ROLE: Final = "tool_agent"
+"""The role of an agent with tools that names no other: its next step starts with this call's prompt. As weak a prior as any role."""
+
+_TIPPING_ROLES: Final = REUSE_HEAVY_ROLES | {TOOL_AGENT_ROLE}
 
 _MULTI_TURN_BONUS: Final = 0.25
 
@@ -112,39 +118,38 @@ class KVCacheLayeringPolicy:
             return _DISABLED
         signals = Signals.of(text, self.chars_per_token)
         reasons = self._stronger_reasons(signals)
-        multi_turn = self._is_multi_turn(signals)
-        if not reasons and self._role_tips(signals, role):
+        if not reasons and role is not None and self._role_tips(signals, role):
             reasons.append(f"reuse_heavy_role({role})")
         worthy = bool(reasons)
         return KVCacheDecision(
             cache_worthy=worthy,
             skip_save=not worthy,
-            score=self._score(signals.total_tokens, multi_turn),
+            score=self._score(signals),
             reasons=reasons or ["one_off_short_prompt"],
             signals=signals._asdict(),
         )
 
-    def _is_multi_turn(self, signals: Signals) -> bool:
-        return 0 < signals.history_turns >= self.min_history_turns
-
     def _stronger_reasons(self, signals: Signals) -> list[str]:
+        prefix, _, _, rag, _, total, turns = signals
         reasons = []
-        if signals.prefix_tokens >= self.min_prefix_tokens:
-            reasons.append(f"long_shared_prefix({signals.prefix_tokens}>={self.min_prefix_tokens}t)")
-        if self._is_multi_turn(signals):
-            reasons.append(f"multi_turn_conversation({signals.history_turns}turns)")
-        if signals.total_tokens >= self.min_context_tokens:
-            reasons.append(f"large_fixed_context({signals.total_tokens}>={self.min_context_tokens}t)")
-        if 0 < signals.rag_tokens >= self.min_prefix_tokens:
-            reasons.append(f"large_rag_context({signals.rag_tokens}>={self.min_prefix_tokens}t)")
+        if prefix >= self.min_prefix_tokens:
+            reasons.append(f"long_shared_prefix({prefix}>={self.min_prefix_tokens}t)")
+        if 0 < turns >= self.min_history_turns:
+            reasons.append(f"multi_turn_conversation({turns}turns)")
+        if total >= self.min_context_tokens:
+            reasons.append(f"large_fixed_context({total}>={self.min_context_tokens}t)")
+        if 0 < rag >= self.min_prefix_tokens:
+            reasons.append(f"large_rag_context({rag}>={self.min_prefix_tokens}t)")
         return reasons
 
     def _role_tips(self, signals: Signals, role: Any) -> bool:
-        return isinstance(role, str) and role.strip().lower() in REUSE_HEAVY_ROLES and signals.total_tokens >= self.min_context_tokens / 2
+        return isinstance(role, str) and role.strip().lower() in _TIPPING_ROLES and signals.total_tokens >= self.min_context_tokens / 2
 
-    def _score(self, total_tokens: int, multi_turn: bool) -> float:
-        share = total_tokens / self.min_context_tokens if self.min_context_tokens else 1.0
-        return round(min(1.0, share + (_MULTI_TURN_BONUS if multi_turn else 0.0)), 4)
+    def _score(self, signals: Signals) -> float:
+        share = signals.total_tokens / self.min_context_tokens if self.min_context_tokens else 1.0
+        if 0 < signals.history_turns >= self.min_history_turns:
+            share += _MULTI_TURN_BONUS
+        return 1.0 if share >= 1.0 else round(share, 4)
 
     def __repr__(self) -> str:
         return f"KVCacheLayeringPolicy({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..policy.signals import CallText, call_chars, content_chars, message_chars, speaker
@@ -10,37 +10,42 @@ from .tools import tool_chars
 
 __all__ = ["SYSTEM_ROLES", "read_chat"]
 
-SYSTEM_ROLES: Final = frozenset({"system", "developer"})
+SYSTEM_ROLES: Final = ("system", "developer")
+_REPLY: Final = "assistant"
 
 
 def read_chat(body: Mapping[Any, Any]) -> CallText:
     """Counts a chat completion request.
 
     The prefix is the leading system and developer messages and the tools; the user's part is what follows the last model reply; the
-    history is what lies between. One pass, O(messages). Messages given as a generator are the client's to read and count nothing.
+    history is what lies between. O(messages). Messages given as a generator are the client's to read and count nothing.
     """
-    prefix = history = since_reply = turns = 0
-    leading = True
     messages = body.get("messages")
-    for message in messages if isinstance(messages, (list, tuple)) else ():
-        if type(message) is dict:
-            role = message.get("role")
-            content = message.get("content")
-            chars = len(content) if type(content) is str else content_chars(content)
-            if "tool_calls" in message:
-                chars += call_chars(message["tool_calls"])
-        else:
-            role = speaker(message)
-            chars = message_chars(message)
-        if role == "assistant":
-            turns += 1
-            history += since_reply + chars
-            since_reply = 0
-            leading = False
-        elif leading and role in SYSTEM_ROLES:
-            prefix += chars
-        else:
-            since_reply += chars
-            leading = False
+    if not isinstance(messages, (list, tuple)):
+        messages = ()
+    try:
+        roles = [message["role"] for message in messages]
+        sizes = [len(content) if type(content := message["content"]) is str else content_chars(content) for message in messages]
+        if "tool" in roles:  # only then has a reply called any
+            for at, role in enumerate(roles):
+                if role == _REPLY and "tool_calls" in messages[at]:
+                    sizes[at] += call_chars(messages[at]["tool_calls"])
+    except (KeyError, TypeError, IndexError):  # a message without content, or one that is no mapping
+        roles, sizes = _any_shape(messages)
     tools = body.get("tools") or body.get("functions")
-    return CallText(prefix, tool_chars(tools) if tools else 0, history, 0, since_reply, turns)
+    return _divide(roles, sizes, tool_chars(tools) if tools else 0)
+
+
+def _any_shape(messages: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    return [speaker(message) for message in messages], [message_chars(message) for message in messages]
+
+
+def _divide(roles: list[Any], sizes: list[int], tools: int) -> CallText:
+    start = 0
+    for role in roles:
+        if role not in SYSTEM_ROLES:
+            break
+        start += 1
+    turns = roles.count(_REPLY)
+    end = len(roles) - roles[::-1].index(_REPLY) if turns else start
+    return CallText(sum(sizes[:start]), tools, sum(sizes[start:end]), 0, sum(sizes[end:]), turns)

@@ -35,7 +35,8 @@ def settings_table() -> str:
         (f"`{env_name(name)}`", f"`{str(field.default).lower() if field.default is not None else 'unset'}`", field.description or "")
         for name, field in Settings.model_fields.items()
     ]
-    rows.append((f"`{CONFIG_FILE}`", "`unset`", f'a TOML file of these settings, such as `{env_name("mode")} = "observe"`; the environment goes over it'))
+    example = f'`{env_name("mode")} = "observe"`'
+    rows.append((f"`{CONFIG_FILE}`", "`unset`", f"a TOML file of these settings, such as {example}; the environment goes over it"))
     return _table(("setting", "default", "meaning"), rows)
 
 

@@ -22,7 +22,15 @@ with OpenAI(api_key="key") as client:
 
 def run(server: StandIn, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     server.requests.clear()
-    command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), "--logs_exporter", "none", *options, sys.executable, "-c", APP]
+    command = [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        "--logs_exporter",
+        "none",
+        *options,
+        sys.executable,
+        "-c",
+        APP,
+    ]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
     return subprocess.run(
         command, env={**clean, "OPENAI_BASE_URL": server.base_url, **environment}, capture_output=True, text=True, timeout=60, check=True
@@ -53,7 +61,13 @@ def test_spans_metrics_and_the_hint(server: StandIn) -> None:
         for scope in resource["scope_metrics"]
         for metric in scope["metrics"]
     }
-    assert metrics >= {"kvpolicy.decisions", "kvpolicy.prompt.tokens", "kvpolicy.cached.tokens", "kvpolicy.score", "kvpolicy.decision.duration"}
+    assert metrics >= {
+        "kvpolicy.decisions",
+        "kvpolicy.prompt.tokens",
+        "kvpolicy.cached.tokens",
+        "kvpolicy.score",
+        "kvpolicy.decision.duration",
+    }
     assert "already instrumented" not in done.stderr
 
 

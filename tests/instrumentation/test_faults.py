@@ -53,7 +53,11 @@ def test_a_broken_seam(
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         for _ in range(2):
             answer = client.chat.completions.create(**CALL, stream=stream)
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices) if stream else answer.choices[0].message.content  # type: ignore[union-attr]
+            text = (
+                "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+                if stream
+                else answer.choices[0].message.content
+            )  # type: ignore[union-attr]
             assert text
     assert len(server.requests) == 2
     if not (stream and seam == "answer"):  # a stream's chunks are read elsewhere

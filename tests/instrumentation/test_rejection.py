@@ -1,4 +1,4 @@
-"""Servers that refuse the field: the call is repeated once without it, and that origin is not asked again; other errors are the caller's."""
+"""Servers that refuse the field: the call is repeated once without it, that origin is not asked again; other errors are the caller's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refusal(status: int, text: str) -> Any:
         '{"error": {"message": "Unrecognized request argument supplied: kv_transfer_params", "param": null}}',
         '{"error": {"message": "Unknown parameter", "param": "kv_transfer_params"}}',
         '{"error": {"message": "m", "param": "kv_transfer_params.lmcache.skip_save"}}',
-        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "kv_transfer_params"], "msg": "Extra inputs are not permitted", "input": {}}]}',
+        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "kv_transfer_params"], "msg": "Extra inputs are not permitted"}]}',
         "{\"message\": \"[{'type': 'extra_forbidden', 'loc': ('body', 'kv_transfer_params'), 'input': {}}]\"}",
         '[{"error": {"message": "Invalid JSON payload received. Unknown name \\"kv_transfer_params\\": Cannot find field."}}]',
         "kv_transfer_params: Extra inputs are not permitted",

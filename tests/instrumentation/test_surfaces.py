@@ -42,7 +42,9 @@ def test_every_surface_is_decided_once(surface: Callable[..., Any], server: Stan
     assert tokens["kvpolicy.token.source"] == "usage"
 
 
-@pytest.mark.parametrize("surface", [surfaces.create, surfaces.stream, surfaces.responses_create, surfaces.a_create, surfaces.a_responses_stream])
+@pytest.mark.parametrize(
+    "surface", [surfaces.create, surfaces.stream, surfaces.responses_create, surfaces.a_create, surfaces.a_responses_stream]
+)
 def test_a_stored_call_and_its_cached_tokens(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
     unique = [{"role": "system", "content": f"{surface.__name__} " + "rule " * 1000}, {"role": "user", "content": "hi"}]
     for _ in range(2):
@@ -67,7 +69,8 @@ def test_all_attributes_of_a_decision(server: StandIn, instrumented: Telemetry) 
         "cache_worthy": True,
         "score": 0.6104,
         "reasons": ("long_shared_prefix",),
-        "explanation": "Stored: long_shared_prefix(1250>=1024t) (prefix 1250 of 1024 tokens, 0 of 1 earlier turns, 1250 of 2048 tokens in all).",
+        "explanation": "Stored: long_shared_prefix(1250>=1024t) "
+        "(prefix 1250 of 1024 tokens, 0 of 1 earlier turns, 1250 of 2048 tokens in all).",
         "rule": "thresholds",
         "mode": "enforce",
         "hint.outcome": "applied",
@@ -88,7 +91,9 @@ def test_all_attributes_of_a_decision(server: StandIn, instrumented: Telemetry) 
     assert attributes["gen_ai.response.id"]
 
 
-@pytest.mark.parametrize("surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_stream], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_stream], ids=lambda each: each.__name__
+)
 def test_a_chat_span_of_another_instrumentation_is_annotated(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
     with tracer.start_as_current_span("chat theirs", attributes={"gen_ai.operation.name": "chat"}):
@@ -100,7 +105,9 @@ def test_a_chat_span_of_another_instrumentation_is_annotated(surface: Callable[.
     assert span.attributes["gen_ai.usage.cache_read.input_tokens"] == 0
 
 
-@pytest.mark.parametrize("attributes", [{"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "m"}, {"http.request.method": "POST"}, {}])
+@pytest.mark.parametrize(
+    "attributes", [{"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "m"}, {"http.request.method": "POST"}, {}]
+)
 def test_a_span_that_is_no_chat_span_is_the_parent(attributes: dict[str, Any], server: StandIn, instrumented: Telemetry) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
     with tracer.start_as_current_span("outer", attributes=attributes) as outer:
@@ -173,7 +180,10 @@ def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(server: StandIn, tel
 
 
 def test_azure_clients_are_decided_and_not_sent(server: StandIn, instrumented: Telemetry) -> None:
-    with AzureOpenAI(azure_endpoint=server.url, api_key="key", api_version="2025-01-01", max_retries=0) as client, pytest.raises(Exception, match="404|Not Found"):
+    with (
+        AzureOpenAI(azure_endpoint=server.url, api_key="key", api_version="2025-01-01", max_retries=0) as client,
+        pytest.raises(Exception, match="404|Not Found"),
+    ):
         client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "hi"}])
     [span] = instrumented.decided
     assert span.attributes
@@ -192,7 +202,11 @@ def test_other_paths_pass_untouched(server: StandIn, instrumented: Telemetry) ->
 
 @pytest.mark.parametrize(
     ("name", "value", "outcome"),
-    [("KV_CACHE_MODE", "observe", "observed"), ("KV_CACHE_LAYERING", "false", "disabled"), ("KV_CACHE_TARGETS", "gb10.local", "excluded_target")],
+    [
+        ("KV_CACHE_MODE", "observe", "observed"),
+        ("KV_CACHE_LAYERING", "false", "disabled"),
+        ("KV_CACHE_TARGETS", "gb10.local", "excluded_target"),
+    ],
 )
 def test_settings_that_send_nothing(
     monkeypatch: pytest.MonkeyPatch, server: StandIn, instrumented: Telemetry, name: str, value: str, outcome: str
@@ -206,7 +220,10 @@ def test_settings_that_send_nothing(
     assert span.attributes["kvpolicy.decision"] == ("store" if outcome == "disabled" else "skip")
 
 
-@pytest.mark.parametrize(("own", "decision"), [({"lmcache.skip_save": False}, "store"), ({"lmcache.max_offload_tokens": 0, "x": 1}, "skip"), ({"lmcache.skip_save": True}, "skip")])
+@pytest.mark.parametrize(
+    ("own", "decision"),
+    [({"lmcache.skip_save": False}, "store"), ({"lmcache.max_offload_tokens": 0, "x": 1}, "skip"), ({"lmcache.skip_save": True}, "skip")],
+)
 def test_the_callers_own_hint_goes_out_as_it_is(server: StandIn, instrumented: Telemetry, own: dict[str, Any], decision: str) -> None:
     given = {"kv_transfer_params": own, "top_k": 5}
     surfaces.run(surfaces.create, server.base_url, extra_body=given)

@@ -27,7 +27,7 @@ class Outcome:
         self.result: Any = None
         try:
             self.result = client.chat.completions.create(**call)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.error = error
         self.sent = [request.raw for request in server.requests]
 
@@ -163,7 +163,9 @@ def test_a_body_from_post_keeps_the_place_of_its_own_params(client: OpenAI, serv
     assert given["kv_transfer_params"] == {"x": 1}
 
 
-def test_the_result_is_the_clients_own_object(client: OpenAI, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_is_the_clients_own_object(
+    client: OpenAI, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from openai._base_client import SyncAPIClient
 
     made: list[Any] = []

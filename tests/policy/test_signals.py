@@ -20,7 +20,14 @@ BASE64 = "A" * 100_000
         ([{"type": "text", "text": "hello"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}}], 5),
         ([{"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}], 0),
         ([{"type": "file", "file": {"file_data": BASE64, "filename": "a.pdf"}}], 0),
-        ([{"type": "input_text", "text": "abc"}, {"type": "input_image", "image_url": BASE64}, {"type": "input_file", "file_data": BASE64}], 3),
+        (
+            [
+                {"type": "input_text", "text": "abc"},
+                {"type": "input_image", "image_url": BASE64},
+                {"type": "input_file", "file_data": BASE64},
+            ],
+            3,
+        ),
         ([{"type": "refusal", "refusal": "no"}], 2),
         ({"type": "function_call_output", "call_id": "c", "output": "12345"}, 5),
         (SimpleNamespace(kind="binary", data=b"x" * 1000, media_type="image/png"), 0),

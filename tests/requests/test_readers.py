@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,10 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
     ("messages", "text"),
     [
         ([{"role": "user", "content": "abc"}], CallText(user_chars=3)),
-        ([{"role": "system", "content": "ab"}, {"role": "developer", "content": "c"}, {"role": "user", "content": "de"}], CallText(3, 0, 0, 0, 2, 0)),
+        (
+            [{"role": "system", "content": "ab"}, {"role": "developer", "content": "c"}, {"role": "user", "content": "de"}],
+            CallText(3, 0, 0, 0, 2, 0),
+        ),
         (
             [
                 {"role": "system", "content": "s"},
@@ -29,17 +33,26 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
             CallText(1, 0, 5, 0, 1, 1),
         ),
         (
-            [{"role": "user", "content": "ab"}, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "xyz"}],
+            [
+                {"role": "user", "content": "ab"},
+                {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                {"role": "tool", "content": "xyz"},
+            ],
             CallText(0, 0, 8, 0, 3, 1),
         ),
         ([{"role": "user", "content": "a"}, {"role": "system", "content": "late"}], CallText(user_chars=5)),
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "prefill"}], CallText(0, 0, 8, 0, 0, 1)),
-        ([SimpleNamespace(role="user", content="abc"), SimpleNamespace(role="assistant", content="d", tool_calls=None)], CallText(0, 0, 4, 0, 0, 1)),
+        (
+            [SimpleNamespace(role="user", content="abc"), SimpleNamespace(role="assistant", content="d", tool_calls=None)],
+            CallText(0, 0, 4, 0, 0, 1),
+        ),
         ([], CallText()),
         (None, CallText()),
         ("text", CallText()),
         ((message for message in [{"role": "user", "content": "abc"}]), CallText()),
         ([None, 5, "abc"], CallText(user_chars=3)),
+        ([{"role": [], "content": "abc"}, {"role": {}, "content": "d"}], CallText(user_chars=4)),
+        ([{"role": "system"}, {"role": "user", "content": "abc"}], CallText(user_chars=3)),
     ],
 )
 def test_chat_messages(messages: Any, text: CallText) -> None:
@@ -56,7 +69,10 @@ def test_chat_without_messages_and_with_legacy_functions() -> None:
     ("body", "text"),
     [
         ({"input": "abc", "instructions": "de"}, CallText(2, 0, 0, 0, 3, 0)),
-        ({"input": [{"role": "developer", "content": "ab"}, {"role": "user", "content": [{"type": "input_text", "text": "cde"}]}]}, CallText(2, 0, 0, 0, 3, 0)),
+        (
+            {"input": [{"role": "developer", "content": "ab"}, {"role": "user", "content": [{"type": "input_text", "text": "cde"}]}]},
+            CallText(2, 0, 0, 0, 3, 0),
+        ),
         ({"input": "abc", "previous_response_id": "resp_1"}, CallText(0, 0, 0, 0, 3, 1)),
         ({"input": "abc", "conversation": {"id": "conv_1"}}, CallText(0, 0, 0, 0, 3, 1)),
         (
@@ -100,16 +116,26 @@ def test_only_chat_calls_are_read(url: str, reader: Any) -> None:
 
 
 def test_usage_of_both_apis_parsed_or_plain() -> None:
-    chat = {"id": "c", "model": "m", "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}, "choices": [{"finish_reason": "stop"}]}
+    chat = {
+        "id": "c",
+        "model": "m",
+        "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+        "choices": [{"finish_reason": "stop"}],
+    }
     said = read_answer(chat)
     assert said == (9, 2, 4, "c", "m", ("stop",))
     responses = SimpleNamespace(
-        id="r", model="m", status="completed", usage=SimpleNamespace(input_tokens=9, output_tokens=2, input_tokens_details=SimpleNamespace(cached_tokens=0))
+        id="r",
+        model="m",
+        status="completed",
+        usage=SimpleNamespace(input_tokens=9, output_tokens=2, input_tokens_details=SimpleNamespace(cached_tokens=0)),
     )
     assert read_answer(responses) == (9, 2, 0, "r", "m", ("completed",))
 
 
-@pytest.mark.parametrize("nonsense", [None, 5, "x", [], {"usage": 5}, {"usage": {"prompt_tokens": "9"}}, {"usage": {"prompt_tokens": True}}])
+@pytest.mark.parametrize(
+    "nonsense", [None, 5, "x", [], {"usage": 5}, {"usage": {"prompt_tokens": "9"}}, {"usage": {"prompt_tokens": True}}]
+)
 def test_an_answer_that_says_nothing(nonsense: Any) -> None:
     assert read_answer(nonsense)[:3] == (None, None, None)
 
@@ -135,6 +161,33 @@ def test_parts_for_rules_of_ones_own() -> None:
         "tools": [{"name": "f"}],
     }
     parts = parts_of(body)
-    assert (parts["system_prompt"], parts["user_prompt"], len(parts["message_history"]), parts["tools"]) == (["s"], ["c"], 2, [{"name": "f"}])
+    assert (parts["system_prompt"], parts["user_prompt"], len(parts["message_history"]), parts["tools"]) == (
+        ["s"],
+        ["c"],
+        2,
+        [{"name": "f"}],
+    )
     assert parts_of({"instructions": "s", "input": "c"})["system_prompt"] == ["s"]
     assert parts_of({"instructions": "s", "input": "c"})["user_prompt"] == ["c"]
+
+
+def tool(name: str, description: str = "d", **parameters: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": parameters}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+def test_tools_seen_before_are_told_from_others() -> None:
+    variants = [
+        [tool("a")],
+        [tool("a"), tool("b")],
+        [tool("b"), tool("a")],
+        [tool("a", "d" * 100)],
+        [tool("a", x={"type": "string", "description": "long " * 50})],
+        [tool("a", x={}, y={})],
+        [tool("a")["function"]],
+        [{"type": "web_search"}],
+        ["odd", None, 7],
+    ]
+    for _ in range(2):
+        for tools in variants:
+            assert read_chat({"tools": tools}).tool_chars == pytest.approx(len(json.dumps(tools)), rel=0.1, abs=8)
