@@ -22,7 +22,7 @@ from ..standin.options import Mode
 from .receiver import DecidedCall, Receiver
 from .workload import Conversation, Step
 
-__all__ = ["Caches", "DemoError", "Side", "Sizes", "run_side"]
+__all__ = ["Caches", "DemoError", "Side", "Sizes", "run_side", "write_workload"]
 
 _MIB: Final = 1 << 20
 
@@ -115,11 +115,16 @@ def run_side(
     )
     with standin as server, Receiver() as receiver, tempfile.TemporaryDirectory(prefix="otel-kvpolicy-") as folder:
         workload = Path(folder, "workload.json")
-        content = {"model": server.options.models[0], "conversations": [asdict(each) for each in conversations], "steps": order}
-        workload.write_text(json.dumps(content), encoding="utf-8")
+        write_workload(workload, server.options.models[0], conversations, order)
         environment = _environment(server.base_url, receiver.url, layering)
         sent = _run(_command(workload), environment, Path(folder, "stderr"), advance)
         return Side(receiver.calls, sent, _caches(server), time.monotonic() - started)
+
+
+def write_workload(path: Path, model: str, conversations: Sequence[Conversation], order: Sequence[Step], max_tokens: int = 64) -> None:
+    """Writes what the application is to send: the conversations and the order of their calls. Answers are kept short: nobody reads them."""
+    content = {"model": model, "max_tokens": max_tokens, "conversations": [asdict(each) for each in conversations], "steps": order}
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _command(workload: Path) -> list[str]:

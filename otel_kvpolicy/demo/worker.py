@@ -18,7 +18,8 @@ def main() -> None:
     client = OpenAI(max_retries=0, timeout=60)
     for index, length in workload["steps"]:
         conversation = workload["conversations"][index]
-        request = {"model": workload["model"], "messages": conversation["messages"][:length]}
+        messages = conversation["messages"][:length]
+        request = {"model": workload["model"], "messages": messages, "max_tokens": workload["max_tokens"]}
         if conversation["tools"]:
             request["tools"] = conversation["tools"]
         if conversation["stream"]:

@@ -40,7 +40,7 @@ class Answer:
     @property
     def tokens(self) -> int:
         """Generated tokens."""
-        return token_count(self.text + (self.tool_call.arguments if self.tool_call else "")) or 1
+        return token_count(self.text + (self.tool_call.arguments if self.tool_call else ""))
 
     def pieces(self) -> Iterator[str]:
         """The text as a stream would bring it, word by word."""

@@ -47,7 +47,7 @@ class Pair:
         done = subprocess.run(
             [Path(sys.executable).with_name("opentelemetry-instrument"), sys.executable, Path(__file__).with_name("caller.py")],
             input=json.dumps(calls),
-            env=self._environment() | environment,
+            env=self.environment() | environment,
             text=True,
             capture_output=True,
             check=False,
@@ -55,7 +55,8 @@ class Pair:
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()], self.receiver.spans[before:]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Of an instrumented process that calls this pair."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
         return kept | {
             "NO_PROXY": "127.0.0.1",

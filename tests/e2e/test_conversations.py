@@ -1,0 +1,62 @@
+"""Real conversations through both pairs: the answers of a random model are noise, the hints, stores and hits are real.
+
+``KVPOLICY_CONVERSATIONS`` names the file (as ``otel-kvpolicy demo --input`` takes it), ``KVPOLICY_CONVERSATIONS_LIMIT`` how many of its
+conversations are sent (all by default). The real pair needs a context length that holds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from otel_kvpolicy.demo.receiver import DecidedCall
+from otel_kvpolicy.demo.runner import write_workload
+from otel_kvpolicy.demo.workload import read_conversations, steps
+
+from .pairs import CHUNK, Pair, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def test_every_conversation_leaves_decisions_and_hits(pair: Pair, tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+    source = os.environ.get("KVPOLICY_CONVERSATIONS")
+    if not source:
+        pytest.skip("no conversations: set KVPOLICY_CONVERSATIONS")
+    limit = int(os.environ.get("KVPOLICY_CONVERSATIONS_LIMIT", "0")) or None
+    conversations = read_conversations(Path(source))[:limit]
+    order = steps(conversations, users=8)
+    workload = tmp_path / "workload.json"
+    write_workload(workload, pair.model, conversations, order, max_tokens=1)
+    before, seen = pair.chunks_written(), len(pair.receiver.spans)
+    hits, asked = (pair.counter(f"lmcache_mp_lookup_{kind}_tokens_total") for kind in ("hit", "requested"))
+    instrument = Path(sys.executable).with_name("opentelemetry-instrument")
+    command = [instrument, sys.executable, "-m", "otel_kvpolicy.demo.worker", workload]
+    done = subprocess.run(command, env=pair.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    calls = [call for span in pair.receiver.spans[seen:] if (call := DecidedCall.of(span))]
+    assert len(calls) == len(order)
+    assert {call.outcome for call in calls} == {"applied"}
+    wait_until(
+        lambda: pair.counter("lmcache_mp_lookup_requested_tokens_total") - asked >= sum(c.prompt_tokens // CHUNK for c in calls) * CHUNK,
+        "the lookups",
+    )
+    told = {
+        "calls": len(calls),
+        "decisions": dict(Counter(call.decision for call in calls)),
+        "prompt_tokens": sum(call.prompt_tokens for call in calls),
+        "cached_tokens": sum(call.cached_tokens for call in calls),
+        "chunks_written": pair.chunks_written() - before,
+        "lookup_requested_tokens": pair.counter("lmcache_mp_lookup_requested_tokens_total") - asked,
+        "lookup_hit_tokens": pair.counter("lmcache_mp_lookup_hit_tokens_total") - hits,
+    }
+    record_property(f"{pair.name}_conversations", json.dumps(told))
+    print(pair.name, told)
+    assert told["chunks_written"] > 0
+    assert 0 < told["cached_tokens"] < told["prompt_tokens"]
+    assert 0 < told["lookup_hit_tokens"] <= told["lookup_requested_tokens"]
