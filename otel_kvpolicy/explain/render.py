@@ -40,7 +40,8 @@ def show_table(console: Console, spans: Iterable[RecordedSpan], *, by_trace: boo
         table.add_column("reason", no_wrap=True, overflow="ellipsis")
     if wide:
         table.add_column("service", no_wrap=True, overflow="ellipsis")
-    table.add_column("model", no_wrap=True, overflow="ellipsis", ratio=1, min_width=8)
+    if wide or by_trace:
+        table.add_column("model", no_wrap=True, overflow="ellipsis", min_width=8)
     for span in spans:
         verdict = names.SKIP if span.skipped else names.STORE
         cells: list[str | Text] = [
@@ -54,7 +55,9 @@ def show_table(console: Console, spans: Iterable[RecordedSpan], *, by_trace: boo
             cells.append(next(iter(span.texts(names.REASONS)), "-"))
         if wide:
             cells.append(span.service or "-")
-        table.add_row(*cells, span.text(names.REQUEST_MODEL) or "-")
+        if wide or by_trace:
+            cells.append(span.text(names.REQUEST_MODEL) or "-")
+        table.add_row(*cells)
     console.print(table)
 
 
