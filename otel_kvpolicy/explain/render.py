@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
@@ -31,34 +31,34 @@ def show_table(console: Console, spans: Iterable[RecordedSpan], *, by_trace: boo
         by_trace: whether they are of different traces, whose ids are then shown.
     """
     wide = console.width >= _WIDE
+    wanted = {"trace": by_trace, "span": not by_trace, "reason": wide or not by_trace, "service": wide, "model": wide or by_trace}
+    columns = [column for column in _COLUMNS if wanted.get(column.title, True)]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title, width in (("began", 14 if wide else 8), ("verdict", 7), ("total", 6), ("cached", 6), ("trace" if by_trace else "span", 16)):
-        table.add_column(
-            title, justify="right" if title in {"total", "cached"} else "left", no_wrap=True, min_width=32 if title == "trace" else width
-        )
-    if wide or not by_trace:
-        table.add_column("reason", no_wrap=True, overflow="ellipsis")
-    if wide:
-        table.add_column("service", no_wrap=True, overflow="ellipsis")
-    if wide or by_trace:
-        table.add_column("model", no_wrap=True, overflow="ellipsis", min_width=8)
+    for column in columns:
+        table.add_column(column.title, justify=column.justify, no_wrap=True, overflow="ellipsis", min_width=column.width)
     for span in spans:
-        verdict = names.SKIP if span.skipped else names.STORE
-        cells: list[str | Text] = [
-            _when(span.when, short=not wide),
-            Text(verdict, _STYLE[verdict]),
-            _number(span.count(names.SIGNAL_TOTAL_TOKENS)),
-            _number(span.count(names.USAGE_CACHE_READ_INPUT_TOKENS)),
-            span.trace_id if by_trace else span.span_id,
-        ]
-        if wide or not by_trace:
-            cells.append(next(iter(span.texts(names.REASONS)), "-"))
-        if wide:
-            cells.append(span.service or "-")
-        if wide or by_trace:
-            cells.append(span.text(names.REQUEST_MODEL) or "-")
-        table.add_row(*cells)
+        table.add_row(*(Text(column.cell(span), _STYLE.get(column.cell(span), "")) for column in columns))
     console.print(table)
+
+
+class _Column(NamedTuple):
+    title: str
+    width: int
+    justify: Literal["left", "right"]
+    cell: Callable[[RecordedSpan], str]
+
+
+_COLUMNS: Final = (
+    _Column("began", 8, "left", lambda span: _when(span.when)),
+    _Column("verdict", 7, "left", lambda span: names.SKIP if span.skipped else names.STORE),
+    _Column("total", 6, "right", lambda span: _number(span.count(names.SIGNAL_TOTAL_TOKENS))),
+    _Column("cached", 6, "right", lambda span: _number(span.count(names.USAGE_CACHE_READ_INPUT_TOKENS))),
+    _Column("trace", 32, "left", lambda span: span.trace_id),
+    _Column("span", 16, "left", lambda span: span.span_id),
+    _Column("reason", 10, "left", lambda span: next(iter(span.texts(names.REASONS)), "-")),
+    _Column("service", 7, "left", lambda span: span.service or "-"),
+    _Column("model", 8, "left", lambda span: span.text(names.REQUEST_MODEL) or "-"),
+)
 
 
 def show(console: Console, explanation: Explanation) -> None:
@@ -140,11 +140,11 @@ def _list(console: Console, title: str, lines: Iterable[str]) -> None:
     console.print(Padding(grid, (0, 0, 0, 2), expand=False))
 
 
-def _when(when: datetime | None, *, short: bool) -> str:
+def _when(when: datetime | None) -> str:
     if when is None:
         return "-"
     today = when.date() == datetime.now(timezone.utc).date()
-    return when.strftime(("%H:%M:%S" if today else "%b %d") if short else "%m-%d %H:%M:%S")
+    return when.strftime("%H:%M:%S" if today else "%b %d")
 
 
 def _number(value: int | None) -> str:
