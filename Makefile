@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types check matrix e2e bench dashboards tables clean
+.PHONY: help demo test stress lint types check matrix e2e bench dashboards tables clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ matrix: $(READY) ## openai 1, 2 and 3, the oldest dependencies, every Python ins
 
 e2e: $(READY) ## against a real vLLM with a real LMCache: KVPOLICY_REAL_STACK=script KVPOLICY_REAL_VENV=venv make e2e
 	$(BIN)/python -m pytest tests/e2e tests/doctor -m e2e $(ARGS)
+
+stress: $(READY) ## 50,000 calls at 64-fold concurrency that end in every way a call can end
+	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest tests/reliability/test_load.py $(ARGS)
 
 bench: $(READY) ## what a decision costs, as ratios in one run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -34,7 +34,7 @@ def tool_chars(tools: Any) -> int:
 
 
 def _outline(tools: Any) -> tuple[Any, ...]:
-    outline = []
+    outline: list[Any] = []
     for tool in tools:
         function = tool.get("function", tool)
         outline += (function["name"], len(function["description"]), len(function["parameters"]["properties"]), len(tool))

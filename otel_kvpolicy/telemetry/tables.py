@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,9 +42,9 @@ def settings_table() -> str:
 def _main(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for name, table in {"attributes": attribute_table(), "metrics": metric_table(), "settings": settings_table()}.items():
-        text = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda match, made=table: f"{match[1]}{made}\n{match[2]}", text, flags=re.DOTALL
-        )
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        text = f"{before}{start}{table}\n{end}{after}"
     path.write_text(text, encoding="utf-8")
 
 
