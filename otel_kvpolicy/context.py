@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
+from opentelemetry.trace import Span
 
-__all__ = ["CallContext", "call_context", "kv_context"]
+__all__ = ["CallContext", "call_context", "kv_context", "within"]
 
 _KEY: Final = otel_context.create_key("otel_kvpolicy.call")
 
@@ -22,6 +23,7 @@ class CallContext(NamedTuple):
     role: str | None = None
     agent_name: str | None = None
     rag_context: Any = None
+    agent_span: Span | None = None
 
 
 _UNKNOWN: Final = CallContext()
@@ -43,8 +45,19 @@ def kv_context(*, role: str | None = None, agent_name: str | None = None, rag_co
         rag_context: the retrieved block that stands in the prompt, a string or several, so that it is counted apart from the question.
     """
     outer = call_context()
-    inner = CallContext(role or outer.role, agent_name or outer.agent_name, outer.rag_context if rag_context is None else rag_context)
-    token = otel_context.attach(otel_context.set_value(_KEY, inner))
+    inner = outer._replace(
+        role=role or outer.role,
+        agent_name=agent_name or outer.agent_name,
+        rag_context=outer.rag_context if rag_context is None else rag_context,
+    )
+    with within(inner):
+        yield
+
+
+@contextmanager
+def within(known: CallContext) -> Iterator[None]:
+    """Makes ``known`` what is known of the calls made inside."""
+    token = otel_context.attach(otel_context.set_value(_KEY, known))
     try:
         yield
     finally:

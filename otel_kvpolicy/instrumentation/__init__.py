@@ -13,6 +13,7 @@ from ..telemetry.names import SCOPE
 from ..version import __version__
 from .call import DecisionHook, Runtime
 from .http import HttpInstrumentation
+from .pydantic_ai import PydanticAIPatches
 
 __all__ = ["DecisionHook", "KVPolicyInstrumentor"]
 
@@ -47,10 +48,13 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         runtime = Runtime(tracer, Instruments(meter), kwargs.get("policy"), kwargs.get("decision_hook"))
         self._openai = OpenAIPatches(runtime)
         self._openai.apply()
+        self._pydantic_ai = PydanticAIPatches(runtime.faults)
+        self._pydantic_ai.apply()
         self._http = HttpInstrumentation()
         if not self._loaded_by_distro:
             self._http.instrument(tracer_provider=tracer_provider, meter_provider=meter_provider)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._openai.remove()
+        self._pydantic_ai.remove()
         self._http.uninstrument()

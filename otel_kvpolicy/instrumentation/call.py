@@ -92,7 +92,17 @@ class Runtime:
         except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
             self.faults.caught(seam, error)
             return None
-        return call if call.open(options, body, params, parser) else None
+        if not call.open(options, body, params, parser):
+            return None
+        if known.agent_span is not None:
+            self._count_on_agent(known.agent_span, record)
+        return call
+
+    def _count_on_agent(self, span: Span, record: CallRecord) -> None:
+        try:
+            spans.count_on_agent(span, record)
+        except Exception as error:  # noqa: BLE001
+            self.faults.caught("agent_span", error)
 
 
 def _body(options: Any) -> Mapping[Any, Any] | None:

@@ -78,6 +78,9 @@ THRESHOLD_PREFIX_TOKENS: Final = "kvpolicy.thresholds.prefix_tokens"
 THRESHOLD_CONTEXT_TOKENS: Final = "kvpolicy.thresholds.context_tokens"
 THRESHOLD_HISTORY_TURNS: Final = "kvpolicy.thresholds.history_turns"
 CHARS_PER_TOKEN: Final = "kvpolicy.chars_per_token"
+AGENT_CALLS: Final = "kvpolicy.agent.calls"
+AGENT_SKIPPED: Final = "kvpolicy.agent.skipped"
+AGENT_STORED: Final = "kvpolicy.agent.stored"
 
 ATTRIBUTES: Final = (
     Attribute(
@@ -106,6 +109,11 @@ ATTRIBUTES: Final = (
     Attribute(THRESHOLD_CONTEXT_TOKENS, "int", "KV_CACHE_MIN_CONTEXT_TOKENS in force"),
     Attribute(THRESHOLD_HISTORY_TURNS, "int", "KV_CACHE_MIN_HISTORY_TURNS in force"),
     Attribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force"),
+    Attribute(
+        AGENT_CALLS, "int", "on pydantic-ai's agent span: chat calls decided in this run, without those of its sub-agents", always=False
+    ),
+    Attribute(AGENT_SKIPPED, "int", "on pydantic-ai's agent span: those of them whose KV is not to be stored", always=False),
+    Attribute(AGENT_STORED, "int", "on pydantic-ai's agent span: the rest of them", always=False),
 )
 
 # --- GenAI and general semantic conventions ----------------------------------------------------------------------------------------

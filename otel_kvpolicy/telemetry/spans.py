@@ -15,8 +15,10 @@ from .record import CallRecord, explanation
 __all__ = [
     "annotate",
     "answer_attributes",
+    "count_on_agent",
     "current_chat_span",
     "decision_attributes",
+    "is_agent_span",
     "record_answer",
     "record_failure",
     "start_chat_span",
@@ -45,6 +47,21 @@ def _is_chat(span: Span) -> bool:
         or attributes.get("llm.request.type") in _CHAT_OPERATIONS
         or names.REQUEST_MODEL in attributes
     )
+
+
+def is_agent_span(span: Span) -> bool:
+    """Whether ``span`` is a recording span of an agent's run: GenAI conventions, and pydantic-ai's own older spelling."""
+    attributes = getattr(span, "attributes", None)
+    if not span.is_recording() or not isinstance(attributes, Mapping):
+        return False
+    return attributes.get(names.OPERATION_NAME) == "invoke_agent" or "agent_name" in attributes
+
+
+def count_on_agent(span: Span, record: CallRecord) -> None:
+    """Adds a decided call to the summary on the span of the agent's run."""
+    attributes: Any = getattr(span, "attributes", None) or {}
+    kinds = {names.AGENT_CALLS: 1, names.AGENT_SKIPPED: int(record.skip), names.AGENT_STORED: int(not record.skip)}
+    span.set_attributes({name: attributes.get(name, 0) + one for name, one in kinds.items()})
 
 
 def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord) -> Span:
@@ -99,8 +116,12 @@ def decision_attributes(record: CallRecord) -> dict[str, Any]:
 
 def annotate(span: Span, record: CallRecord) -> None:
     """Writes the decision."""
-    if span.is_recording():
-        span.set_attributes(decision_attributes(record))
+    if not span.is_recording():
+        return
+    attributes = decision_attributes(record)
+    if record.agent and names.AGENT_NAME not in (getattr(span, "attributes", None) or {}):
+        attributes[names.AGENT_NAME] = record.agent
+    span.set_attributes(attributes)
 
 
 def update_outcome(span: Span, record: CallRecord) -> None:
