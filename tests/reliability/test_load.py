@@ -12,6 +12,7 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.conftest import Telemetry
 
 CALLS = int(os.environ.get("KVPOLICY_LOAD_CALLS", "1000"))
 CONCURRENCY = 64
+FDS = Path("/proc/self/fd")
 FAULTS = ("stall", "reset", "broken_sse", "429", "500")
 
 
@@ -65,12 +67,11 @@ async def async_call(client: AsyncOpenAI, seed: int) -> str:
         if way == "stream":
             async for _ in answer:
                 pass
-        elif way == "half":
+        elif way != "plain":
             await answer.__anext__()
-            await answer.close()
-        elif way == "cancel":
-            async for _ in answer:
+            if way == "cancel":
                 asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await answer.close()
         return way
 
     try:
@@ -101,17 +102,17 @@ def sync_half(base_url: str, seeds: list[int]) -> list[str]:
 
 
 def open_sockets() -> int:
-    return sum(1 for fd in os.listdir("/proc/self/fd") if _is_socket(fd))
+    return sum(1 for fd in FDS.iterdir() if _is_socket(fd))
 
 
-def _is_socket(fd: str) -> bool:
+def _is_socket(fd: Path) -> bool:
     try:
-        return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+        return str(fd.readlink()).startswith("socket:")
     except OSError:
         return False
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts sockets by /proc")
+@pytest.mark.skipif(not FDS.is_dir(), reason="counts sockets by /proc")
 def test_every_call_is_accounted_for(instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.001)
