@@ -39,6 +39,8 @@ def matches(attribute: str, pattern: str) -> str:
 
 SKIPPED: Final = equals(names.DECISION, names.SKIP)
 SKIP_SENT: Final = (SKIPPED, matches(names.HINT_OUTCOME, SENT))
+TO_OWN_SERVERS: Final = f'{label(names.HINT_OUTCOME)}!="excluded_target"'
+"""Calls to hosted vendors never reach the cache whose hits are compared."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ class Scope:
         return self.share(names.PROMPT_TOKENS, SKIPPED)
 
     def skip_ratio_sent(self) -> str:
-        """Share of prompt tokens in calls for which the server has been told to skip."""
-        return self.share(names.PROMPT_TOKENS, *SKIP_SENT)
+        """Share of prompt tokens in calls for which the server has been told to skip; of the calls to servers that take hints."""
+        return self.share(names.PROMPT_TOKENS, *SKIP_SENT, of=(TO_OWN_SERVERS,))
 
     def cached_share(self) -> str:
         """Share of the prompt tokens that came from a cache, by decision; of the calls whose server counted them."""
@@ -118,8 +120,12 @@ class Scope:
         return f"0 * max by (instance) ({self.select(servers.EVENT_QUEUE)})"
 
     def per_server(self, what: Series) -> str:
-        """Rate of a lazily created counter of LMCache's server, by instance."""
-        return f"({self.rate(what, by=('instance',))} or {self.lmcache_there()})"
+        """Rate of a lazily created counter of LMCache's server, by instance.
+
+        Zero only where the counter is not there yet: one that is there, but not twice in the window, has no rate.
+        """
+        absent = f"({self.lmcache_there()} unless on (instance) {self.select(what)})"
+        return f"({self.rate(what, by=('instance',))} or {absent})"
 
     def looked_up(self) -> str:
         """Tokens per second looked up, in either mode of LMCache."""

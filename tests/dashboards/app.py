@@ -1,0 +1,72 @@
+"""An instrumented application that makes the calls it is told to, one JSON line each, and serves its metrics page.
+
+Run by the live tests in a process of its own: instrumentation is global. Answers each line with what the client itself saw.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+from openai import OpenAI
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.resources import Resource
+from prometheus_client import start_http_server
+
+from otel_kvpolicy import KVPolicyInstrumentor, kv_context
+
+MODEL = "stand-in"
+WORDS = [f"{one}{two}{three}" for one in "bdfgklmnprst" for two in "aeiou" for three in "bdfgklmnprst"]
+
+
+def words(seed: str, count: int) -> str:
+    """Always the same words for a seed."""
+    draw = random.Random(seed)
+    return " ".join(draw.choice(WORDS) for _ in range(count))
+
+
+def messages(kind: str, number: int) -> list[dict[str, str]]:
+    """A one-off prompt of more than a chunk, or one behind one of three long system prompts."""
+    if kind in ("store", "rejected"):
+        return [{"role": "system", "content": words(f"system {number % 3}", 1600)}, {"role": "user", "content": words(f"{number}", 300)}]
+    return [{"role": "user", "content": words(f"once {kind} {number}", 700)}]
+
+
+def fail(_span: Any, _decision: Any, request: Any) -> None:
+    """A hook that raises when the call asks for it."""
+    if request.get("user") == "fault":
+        raise LookupError
+
+
+def call(client: OpenAI, kind: str, number: int) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if kind == "caller":
+        extra["extra_body"] = {"kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}}
+    if kind == "fault":
+        extra["user"] = "fault"
+    with kv_context(agent_name="planner" if kind == "store" else None):
+        answer = client.chat.completions.create(model=MODEL, messages=messages(kind, number), max_tokens=4, **extra)
+    details = answer.usage.prompt_tokens_details
+    return {"kind": kind, "prompt": answer.usage.prompt_tokens, "cached": (details and details.cached_tokens) or 0}
+
+
+def main() -> None:
+    reader = PrometheusMetricReader()
+    provider = MeterProvider([reader], resource=Resource({"service.name": "app"}))
+    KVPolicyInstrumentor().instrument(meter_provider=provider, decision_hook=fail)
+    server, _ = start_http_server(0, addr="127.0.0.1")
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        given = json.loads(line)
+        client = OpenAI(api_key="none", base_url=given["base_url"], max_retries=0)
+        seen = [call(client, kind, number) for kind, number in given["calls"]]
+        sys.stdout.write(json.dumps(seen) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
