@@ -1,0 +1,95 @@
+"""One server over HTTP, its failures as one line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from .pages import Page
+
+__all__ = ["Http", "RefusedError", "ServerError"]
+
+
+class ServerError(Exception):
+    """A server cannot be asked. Its text is one line for people."""
+
+
+class RefusedError(Exception):
+    """A server refuses a request as malformed (400 or 422). Its text is what the server said, shortened."""
+
+
+class Http:
+    """Requests to one server.
+
+    Args:
+        base: its URL without a path.
+        api_key: bearer token, where one is needed.
+        timeout: seconds for each request.
+    """
+
+    def __init__(self, base: str, api_key: str | None, timeout: float) -> None:
+        self.base = base.rstrip("/")
+        self._timeout = timeout
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx2.Client(headers=headers, timeout=timeout)
+
+    def _send(self, method: str, path: str, body: Any = None) -> httpx2.Response:
+        try:
+            return self._client.request(method, self.base + path, json=body)
+        except httpx2.TimeoutException:
+            raise ServerError(f"{self.base}{path} did not answer within {self._timeout:g} s (--timeout)") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ServerError(f"cannot reach {self.base}: {str(error) or type(error).__name__}") from None
+
+    def get(self, path: str) -> Any:
+        """The parsed answer; None where the server has no such page.
+
+        Raises:
+            ServerError: it cannot be reached, or asks for another key.
+        """
+        response = self._send("GET", path)
+        self._check_key(response)
+        if response.status_code != 200:
+            return None
+        try:
+            return json.loads(response.content)
+        except ValueError:
+            return None
+
+    def page(self) -> Page | None:
+        """Its ``/metrics``; None where there is none."""
+        response = self._send("GET", "/metrics")
+        if response.status_code != 200:
+            return None
+        try:
+            return Page.parse(response.text)
+        except ValueError:
+            return None
+
+    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Sends a chat completion.
+
+        Raises:
+            RefusedError: the server takes the body for malformed.
+            ServerError: anything else went wrong.
+        """
+        response = self._send("POST", "/v1/chat/completions", body)
+        self._check_key(response)
+        if response.status_code in {400, 422}:
+            raise RefusedError(f"{response.status_code} {response.text[:160]}")
+        if response.status_code != 200:
+            raise ServerError(f"{self.base}/v1/chat/completions answered {response.status_code}: {response.text[:120]}")
+        try:
+            answer = json.loads(response.content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise ServerError(f"{self.base}/v1/chat/completions answered no JSON object")
+        return answer
+
+    def _check_key(self, response: httpx2.Response) -> None:
+        if response.status_code in {401, 403}:
+            raise ServerError(f"{self.base} asks for another API key ({response.status_code}): give --api-key or set OPENAI_API_KEY")
