@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -128,10 +129,11 @@ def write_workload(path: Path, model: str, conversations: Sequence[Conversation]
 
 
 def _command(workload: Path) -> list[str]:
-    instrument = Path(sys.executable).with_name("opentelemetry-instrument")
-    if not instrument.exists():
-        raise DemoError(f"there is no {instrument}; pip install 'otel-kvpolicy[demo]' into this environment")
-    return [str(instrument), sys.executable, "-m", "otel_kvpolicy.demo.worker", str(workload)]
+    folder = Path(sys.executable).parent
+    instrument = shutil.which("opentelemetry-instrument", path=str(folder))
+    if instrument is None:
+        raise DemoError(f"there is no opentelemetry-instrument in {folder}; pip install 'otel-kvpolicy[demo]' into this environment")
+    return [instrument, sys.executable, "-m", "otel_kvpolicy.demo.worker", str(workload)]
 
 
 def _environment(base_url: str, otlp_url: str, layering: bool) -> dict[str, str]:

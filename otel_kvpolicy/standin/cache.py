@@ -18,14 +18,14 @@ class Counts:
     def __init__(self) -> None:
         self.values: dict[str, Counter[tuple[tuple[str, str], ...]]] = {}
 
-    def add(self, name: str, amount: float, **labels: str) -> None:
+    def add(self, name: str, amount: int, **labels: str) -> None:
         """Adds ``amount`` to the series ``name`` with ``labels``."""
         series = self.values.setdefault(name, Counter())
-        series[tuple(sorted(labels.items()))] += amount  # type: ignore[assignment]
+        series[tuple(sorted(labels.items()))] += amount
 
     def total(self, name: str) -> int:
         """Sum over all label sets; 0 for a series that does not exist."""
-        return int(sum(self.values.get(name, Counter()).values()))
+        return sum(self.values.get(name, Counter()).values())
 
 
 class Lookup(NamedTuple):

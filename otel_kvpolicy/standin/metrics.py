@@ -143,7 +143,6 @@ _MP_COUNTERS: Final = {
     "l1_write_chunks": "Chunks written to L1, including those loaded from L2",
     "l1_read_chunks": "Chunks read from L1",
     "l1_evicted_chunks": "Chunks evicted from L1",
-    "l1_allocation_failure_chunks": "Chunks that found no room in L1",
     "l1_eviction_loop_triggered": "Evictions from L1",
     "l2_prefetch_lookup_requests": "L2 lookups",
     "l2_prefetch_lookup_objects_chunks": "Chunks looked up in L2",
