@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from ..policy import CallText, KVCacheDecision, KVCacheLayeringPolicy, Signals
+from ..policy import SIGNALS, CallText, KVCacheDecision, KVCacheLayeringPolicy
 from ..telemetry import names
 
 __all__ = ["SERVICE_NAME", "RecordedSpan", "Thresholds", "normal_span_id", "normal_trace_id", "policy_of", "rejudged", "text_of"]
@@ -116,7 +116,7 @@ class RecordedSpan:
     @property
     def signals(self) -> dict[str, int]:
         """What was counted, by the names that a decision uses."""
-        found = {name: self.count(_SIGNALS + name) for name in Signals._fields}
+        found = {name: self.count(_SIGNALS + name) for name in SIGNALS}
         return {name: value for name, value in found.items() if value is not None}
 
     @property
@@ -177,6 +177,6 @@ def text_of(signals: Mapping[str, int]) -> CallText:
 def rejudged(span: RecordedSpan) -> KVCacheDecision | None:
     """What the fixed rule says of the recorded numbers; None where the span does not carry all it needs."""
     thresholds, signals = span.thresholds, span.signals
-    if thresholds is None or len(signals) < len(Signals._fields) or min(thresholds.__dict__.values()) < 0:
+    if thresholds is None or len(signals) < len(SIGNALS) or min(thresholds.__dict__.values()) < 0:
         return None
     return policy_of(thresholds).judge(text_of(signals), span.role)

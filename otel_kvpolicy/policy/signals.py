@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["REPLY_ROLES", "CallText", "Signals", "content_chars", "history_text", "json_chars", "message_chars", "speaker"]
+__all__ = ["REPLY_ROLES", "SIGNALS", "CallText", "content_chars", "estimate", "history_text", "json_chars", "message_chars", "speaker"]
 
 _MAX_VALUES: Final = 100_000
 """Values visited in one content or one tool list. What is left uncounted beyond it changes no verdict: so much is stored anyway."""
 
 # Fields that carry prompt text, in the content parts and items of chat completions and responses, and in the parts of pydantic-ai.
 _TEXT_FIELDS: Final = ("text", "content", "refusal", "thinking", "output", "arguments", "summary", "name", "args")
+
+_TEXT_PARTS: Final = ("text", "input_text", "output_text")
+_MEDIA_PARTS: Final = ("image_url", "input_image", "input_audio", "file", "input_file", "audio_url", "video_url")
 
 REPLY_ROLES: Final = frozenset({"assistant", "response", "model"})
 """Who speaks in a model reply: OpenAI's ``role``, pydantic-ai's ``kind``, Gemini's ``role``."""
@@ -33,35 +36,46 @@ class CallText(NamedTuple):
     history_turns: int = 0
 
 
-class Signals(NamedTuple):
-    """Estimated tokens of the parts of one call. ``prefix_tokens`` includes ``tool_tokens``."""
+SIGNALS: Final = ("prefix_tokens", "tool_tokens", "history_tokens", "rag_tokens", "user_tokens", "total_tokens", "history_turns")
+"""What a decision's ``signals`` hold. ``prefix_tokens`` includes ``tool_tokens``; ``total_tokens`` is prefix, history, rag and user."""
 
-    prefix_tokens: int
-    tool_tokens: int
-    history_tokens: int
-    rag_tokens: int
-    user_tokens: int
-    total_tokens: int
-    history_turns: int
 
-    @classmethod
-    def of(cls, text: CallText, chars_per_token: float) -> Signals:
-        """``floor(chars / chars_per_token)`` for each part; the total is their sum (tools are in the prefix already)."""
-        prefix_chars, tool_chars, history_chars, rag_chars, user_chars, turns = text
-        tools = int(tool_chars / chars_per_token) if tool_chars else 0
-        prefix = tools + int(prefix_chars / chars_per_token) if prefix_chars else tools
-        history = int(history_chars / chars_per_token) if history_chars else 0
-        rag = int(rag_chars / chars_per_token) if rag_chars else 0
-        user = int(user_chars / chars_per_token) if user_chars else 0
-        return cls(prefix, tools, history, rag, user, prefix + history + rag + user, turns)
+def estimate(text: CallText, chars_per_token: float) -> dict[str, int]:
+    """The signals of a call: ``floor(chars / chars_per_token)`` for each part, and the turns."""
+    prefix_chars, tool_chars, history_chars, rag_chars, user_chars, turns = text
+    tools = int(tool_chars / chars_per_token) if tool_chars else 0
+    prefix = tools + int(prefix_chars / chars_per_token) if prefix_chars else tools
+    history = int(history_chars / chars_per_token) if history_chars else 0
+    rag = int(rag_chars / chars_per_token) if rag_chars else 0
+    user = int(user_chars / chars_per_token) if user_chars else 0
+    return {
+        "prefix_tokens": prefix,
+        "tool_tokens": tools,
+        "history_tokens": history,
+        "rag_tokens": rag,
+        "user_tokens": user,
+        "total_tokens": prefix + history + rag + user,
+        "history_turns": turns,
+    }
 
 
 def content_chars(content: Any) -> int:
     """Characters of prompt text in a message's content: a string, a list of parts, or a part (mapping or object); anything else is 0."""
     if type(content) is str:
         return len(content)
-    if content is None:
-        return 0
+    if type(content) is not list:
+        return 0 if content is None else _nested_chars(content)
+    chars = 0
+    for part in content:  # the shapes that nearly all parts have, before the one that fits any
+        kind = part.get("type") if type(part) is dict else None
+        if kind in _TEXT_PARTS and type(part.get("text")) is str:
+            chars += len(part["text"])
+        elif kind not in _MEDIA_PARTS:
+            chars += _nested_chars(part)
+    return chars
+
+
+def _nested_chars(content: Any) -> int:
     chars = 0
     pending = [content]
     for _ in range(_MAX_VALUES):

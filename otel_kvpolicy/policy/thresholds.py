@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .decision import KVCacheDecision
-from .signals import CallText, Signals, content_chars, history_text, json_chars
+from .signals import CallText, content_chars, estimate, history_text, json_chars
 
 __all__ = [
     "DEFAULT_CHARS_PER_TOKEN",
@@ -40,6 +40,10 @@ def _check(name: str, value: float, minimum: float, strict: bool = False) -> Non
         or value == float("inf")
     ):
         raise ValueError(f"{name} must be a finite number {'above' if strict else 'of at least'} {minimum:g}, not {value!r}")
+
+
+def _tips(role: Any) -> bool:
+    return isinstance(role, str) and role.strip().lower() in _TIPPING_ROLES
 
 
 class KVCacheLayeringPolicy:
@@ -116,40 +120,28 @@ class KVCacheLayeringPolicy:
         """Decides for a call whose parts are counted already."""
         if not self.enabled:
             return _DISABLED
-        signals = Signals.of(text, self.chars_per_token)
-        reasons = self._stronger_reasons(signals)
-        if not reasons and role is not None and self._role_tips(signals, role):
-            reasons.append(f"reuse_heavy_role({role})")
-        worthy = bool(reasons)
-        return KVCacheDecision(
-            cache_worthy=worthy,
-            skip_save=not worthy,
-            score=self._score(signals),
-            reasons=reasons or ["one_off_short_prompt"],
-            signals=signals._asdict(),
-        )
-
-    def _stronger_reasons(self, signals: Signals) -> list[str]:
-        prefix, _, _, rag, _, total, turns = signals
+        signals = estimate(text, self.chars_per_token)
+        prefix, total, turns = signals["prefix_tokens"], signals["total_tokens"], signals["history_turns"]
+        context = self.min_context_tokens
+        score = total / context if context else 1.0
         reasons = []
         if prefix >= self.min_prefix_tokens:
             reasons.append(f"long_shared_prefix({prefix}>={self.min_prefix_tokens}t)")
-        if 0 < turns >= self.min_history_turns:
+        if turns and turns >= self.min_history_turns:
             reasons.append(f"multi_turn_conversation({turns}turns)")
-        if total >= self.min_context_tokens:
-            reasons.append(f"large_fixed_context({total}>={self.min_context_tokens}t)")
-        if 0 < rag >= self.min_prefix_tokens:
-            reasons.append(f"large_rag_context({rag}>={self.min_prefix_tokens}t)")
-        return reasons
-
-    def _role_tips(self, signals: Signals, role: Any) -> bool:
-        return isinstance(role, str) and role.strip().lower() in _TIPPING_ROLES and signals.total_tokens >= self.min_context_tokens / 2
-
-    def _score(self, signals: Signals) -> float:
-        share = signals.total_tokens / self.min_context_tokens if self.min_context_tokens else 1.0
-        if 0 < signals.history_turns >= self.min_history_turns:
-            share += _MULTI_TURN_BONUS
-        return 1.0 if share >= 1.0 else round(share, 4)
+            score += _MULTI_TURN_BONUS
+        if total >= context:
+            reasons.append(f"large_fixed_context({total}>={context}t)")
+        if text.rag_chars and signals["rag_tokens"] >= self.min_prefix_tokens:
+            reasons.append(f"large_rag_context({signals['rag_tokens']}>={self.min_prefix_tokens}t)")
+        if not reasons and role is not None and _tips(role) and total >= context / 2:
+            reasons.append(f"reuse_heavy_role({role})")
+        return KVCacheDecision.trusted(
+            cache_worthy=bool(reasons),
+            score=1.0 if score >= 1.0 else round(score, 4),
+            reasons=reasons or ["one_off_short_prompt"],
+            signals=signals,
+        )
 
     def __repr__(self) -> str:
         return f"KVCacheLayeringPolicy({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"

@@ -31,7 +31,7 @@ SEAMS = {
     "settings": "otel_kvpolicy.instrumentation.call.settings.current",
     "context": "otel_kvpolicy.instrumentation.call.call_context",
     "policy": "otel_kvpolicy.policy.thresholds.KVCacheLayeringPolicy.judge",
-    "signals": "otel_kvpolicy.policy.thresholds.Signals.of",
+    "signals": "otel_kvpolicy.policy.thresholds.estimate",
     "origin": "otel_kvpolicy.instrumentation.call.Origin.of",
     "hint": "otel_kvpolicy.hint.hint_params",
     "span_lookup": "otel_kvpolicy.telemetry.spans.current_chat_span",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +100,18 @@ def test_disabled_is_inert() -> None:
 def test_each_part_is_floored_on_its_own() -> None:
     signals = KVCacheLayeringPolicy().decide(system_prompt="abc", user_prompt="abcdefg", rag_context="abcd").signals
     assert (signals["prefix_tokens"], signals["user_tokens"], signals["rag_tokens"], signals["total_tokens"]) == (0, 1, 1, 2)
+
+
+def test_a_decision_made_without_validation_is_one_like_any_other() -> None:
+    made = KVCacheLayeringPolicy().decide(system_prompt=tokens(1024))
+    built = KVCacheDecision(**made.model_dump())
+    assert made == built
+    assert hash(type(made)) == hash(type(built))
+    assert repr(made) == repr(built)
+    assert KVCacheDecision.model_validate_json(made.model_dump_json()) == made
+    assert made.model_copy(update={"score": 0.0}).score == 0.0
+    assert made.model_fields_set == built.model_fields_set
+    assert copy.deepcopy(made) == made == pickle.loads(pickle.dumps(made))
 
 
 def test_a_decision_is_frozen() -> None:
