@@ -282,8 +282,11 @@ class ChatCall:
 
     def saw(self, answer: Answer | None) -> None:
         """Takes note of what the answer, or one chunk of it, says."""
-        if answer is not None:
-            self._answer = answer if self._answer is None else self._answer.then(answer)
+        if answer is None:
+            return
+        self._answer = answer if self._answer is None else self._answer.then(answer)
+        if not self._ours:  # now: another's span may have ended by the time the stream has
+            spans.record_answer(self.span, answer, ours=False)
 
     def fault(self, seam: str, error: Exception) -> None:
         """A fault of ours while the answer was read."""
@@ -296,8 +299,8 @@ class ChatCall:
                 return
             self._done = True
         try:
-            if self._answer is not None:
-                spans.record_answer(self.span, self._answer, ours=self._ours)
+            if self._answer is not None and self._ours:
+                spans.record_answer(self.span, self._answer, ours=True)
             if error is not None and self._ours:
                 spans.record_failure(self.span, error)
             if self._attributes is not None and error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -147,12 +148,16 @@ def test_a_client_made_before_and_one_kept_after(server: StandIn, telemetry: Tel
 def test_uninstrument_restores_the_very_functions() -> None:
     from openai._base_client import AsyncAPIClient, SyncAPIClient
 
-    before = SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]
+    functions = SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]
+    before = [(function.__code__, inspect.signature(function), dict(vars(function))) for function in functions]
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument()
-    assert SyncAPIClient.__dict__["request"] is not before[0]
+    for function, (code, signature, _) in zip(functions, before, strict=True):
+        assert function.__code__ is not code
+        assert inspect.signature(function) == signature
     instrumentor.uninstrument()
-    assert (SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]) == before
+    assert (SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]) == functions
+    assert [(function.__code__, inspect.signature(function), dict(vars(function))) for function in functions] == before
 
 
 def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(server: StandIn, telemetry: Telemetry) -> None:
