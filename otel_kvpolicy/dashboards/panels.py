@@ -27,18 +27,18 @@ TAG: Final = "kvpolicy"
 COLOURS: Final[Mapping[str, str]] = {
     "store": "blue",
     "skip": "orange",
-    "skip ratio, calls": "semi-dark-orange",
+    "skip ratio, calls": "dark-orange",
     "skip ratio, tokens": "orange",
     "skip sent, tokens": "orange",
     "L1": "green",
     "L2": "purple",
     "L1 hit rate": "green",
     "L2 hit rate": "purple",
-    "L1 + L2 hit rate": "super-light-green",
+    "L1 + L2 hit rate": "blue",
     "miss": "#808080",
     "evicted": "red",
     "evicted from L1": "red",
-    "evicted from L2": "semi-dark-red",
+    "evicted from L2": "purple",
     "applied": "blue",
     "observed": "yellow",
     "caller": "purple",
@@ -194,7 +194,7 @@ _VALUES: Final[Mapping[str, Sequence[str]]] = {
 
 def _overrides(queries: Sequence[Query], extra: Mapping[str, str]) -> list[JSON]:
     colours = {**COLOURS, **extra}
-    shown = [query.legend for query in queries]
+    shown = [*(query.legend for query in queries), *(name for name in extra if name not in {query.legend for query in queries})]
     shown += [value for key, values in _VALUES.items() for value in values if f"{{{{{key}}}}}" in shown]
     return [
         {
@@ -412,6 +412,7 @@ def table(
         "fieldConfig": {
             "defaults": {
                 "unit": unit,
+                "decimals": 0,
                 "noValue": nothing,
                 "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True},
                 "links": _links(links),
@@ -479,7 +480,7 @@ def trace_metrics(
     return Panel(body, width, height)
 
 
-def text(title: str, content: str, *, width: int = 24, height: int = 4) -> Panel:
+def text(title: str, content: str, *, width: int = 24, height: int = 3) -> Panel:
     """Words, as Markdown."""
     body: JSON = {
         "type": "text",

@@ -67,7 +67,7 @@ def _now() -> list[Panel]:
             IDLE,
             low=0,
             high=1,
-            width=3,
+            width=4,
         ),
         stat(
             "Skipped tokens",
@@ -77,7 +77,7 @@ def _now() -> list[Panel]:
             IDLE,
             low=0,
             high=1,
-            width=3,
+            width=4,
         ),
         stat(
             "Hints rejected",
@@ -90,13 +90,13 @@ def _now() -> list[Panel]:
                 )
             ],
             IDLE,
-            width=3,
+            width=4,
             decimals=0,
             base="green",
             thresholds=[Threshold(1, "red")],
         ),
         stat(
-            "Faults of the policy",
+            "Policy faults",
             "Faults of this package; each such call went out untouched.",
             "short",
             [Query(f"{ALL.counted(names.ERRORS, window=_RANGE)} or 0 * {calls}", "faults")],
@@ -110,7 +110,6 @@ def _now() -> list[Panel]:
             "How to read",
             "**Skip** means: this prompt is not expected back, so its KV is not worth writing. Reading the cache is not affected.  \n"
             "The dashboard *KV policy x LMCache* shows whether that pays; *Why skipped* lists the calls.",
-            width=3,
         ),
     ]
 

@@ -54,7 +54,7 @@ def _summary() -> list[Panel]:
             [Query(ALL.lmcache_names(), "{{instance}}")],
             NO_SERVER,
             states=NAMES_STATES,
-            width=7,
+            width=8,
             background=True,
         ),
         stat(
@@ -90,10 +90,10 @@ def _summary() -> list[Panel]:
             low=0,
             high=1,
             base="green",
-            width=3,
+            width=4,
         ),
         stat(
-            "Samples of the correlation",
+            "Correlation samples",
             f"Points in the last hour in which calls and lookups both took place. Below {limits.CORRELATION_MIN_SAMPLES} the "
             f"correlation says "
             "nothing; neighbouring points share most of their 5 minute windows, so an hour holds 12 independent ones. Over all "
@@ -105,13 +105,12 @@ def _summary() -> list[Panel]:
             base="orange",
             thresholds=[Threshold(limits.CORRELATION_MIN_SAMPLES, "green")],
             decimals=0,
-            width=3,
+            width=4,
         ),
         text(
             "How to read",
             "If skipping pays, hit rates hold or rise while evictions and writes fall. Correlation is no cause: traffic that "
             "changes moves both lines.",
-            width=3,
         ),
     ]
 
@@ -296,13 +295,16 @@ def _back() -> list[Panel]:
         ),
         timeseries(
             "Time to first token and prefill, all calls",
-            "vLLM's own histograms, which do not know the decision.",
+            "vLLM's own histograms, which do not know the decision. Of prefill the mean: its buckets start at 0.3 s, so quantiles "
+            "below are guesses.",
             "s",
             [
                 Query(ALL.quantile(0.5, servers.FIRST_TOKEN), "first token p50"),
                 Query(ALL.quantile(0.95, servers.FIRST_TOKEN), "first token p95"),
-                Query(ALL.quantile(0.5, servers.PREFILL_TIME), "prefill p50"),
-                Query(ALL.quantile(0.95, servers.PREFILL_TIME), "prefill p95"),
+                Query(
+                    f"{ALL.rate(servers.PREFILL_TIME, suffix='_sum')} / ({ALL.rate(servers.PREFILL_TIME, suffix='_count')} > 0)",
+                    "prefill mean",
+                ),
             ],
             NO_VLLM,
             width=8,

@@ -58,7 +58,6 @@ def _calls() -> list[Panel]:
             "decision, run\n"
             "`otel-kvpolicy explain TRACE_ID --from http://127.0.0.1:3200` with the address of Tempo.  \n"
             "The Collector of `collector/app.yaml` keeps every skipped, rejected and failed call, and a share of the rest.",
-            height=4,
         ),
         traces(
             "Calls by decision",

@@ -1,6 +1,7 @@
-"""An instrumented application that makes the calls it is told to, one JSON line each, and serves its metrics page.
+"""An instrumented application that makes the calls it is told to, one JSON line each, and tells Prometheus.
 
-Run by the live tests in a process of its own: instrumentation is global. Answers each line with what the client itself saw.
+Run by the live tests in a process of its own: instrumentation is global. Serves a metrics page; with the address of an OTLP endpoint as
+its argument it sends metrics and spans there instead. Answers each line with what the client itself saw.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ import sys
 from typing import Any
 
 from openai import OpenAI
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import start_http_server
 
 from otel_kvpolicy import KVPolicyInstrumentor, kv_context
 
 MODEL = "stand-in"
+RESOURCE = Resource({"service.name": "app", "service.instance.id": "one"})
 WORDS = [f"{one}{two}{three}" for one in "bdfgklmnprst" for two in "aeiou" for three in "bdfgklmnprst"]
 
 
@@ -47,18 +55,36 @@ def call(client: OpenAI, kind: str, number: int) -> dict[str, Any]:
         extra["extra_body"] = {"kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}}
     if kind == "fault":
         extra["user"] = "fault"
-    with kv_context(agent_name="planner" if kind == "store" else None):
+    # As in an application that traces what it does: exemplars are recorded where a span is current.
+    with trace.get_tracer("app").start_as_current_span("work"), kv_context(agent_name="planner" if kind == "store" else None):
         answer = client.chat.completions.create(model=MODEL, messages=messages(kind, number), max_tokens=4, **extra)
     details = answer.usage.prompt_tokens_details
     return {"kind": kind, "prompt": answer.usage.prompt_tokens, "cached": (details and details.cached_tokens) or 0}
 
 
-def main() -> None:
-    reader = PrometheusMetricReader()
-    provider = MeterProvider([reader], resource=Resource({"service.name": "app"}))
+def scraped() -> int:
+    """Instruments for a metrics page; its port."""
+    provider = MeterProvider([PrometheusMetricReader()], resource=RESOURCE)
     KVPolicyInstrumentor().instrument(meter_provider=provider, decision_hook=fail)
-    server, _ = start_http_server(0, addr="127.0.0.1")
-    sys.stdout.write(f"{server.server_port}\n")
+    return int(start_http_server(0, addr="127.0.0.1")[0].server_port)
+
+
+def sent(endpoint: str) -> None:
+    """Instruments for OTLP."""
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{endpoint}/v1/metrics"), export_interval_millis=500)
+    tracing = TracerProvider(resource=RESOURCE)
+    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces"), schedule_delay_millis=300))
+    trace.set_tracer_provider(tracing)
+    KVPolicyInstrumentor().instrument(meter_provider=MeterProvider([reader], resource=RESOURCE))
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        port = 0
+        sent(sys.argv[1])
+    else:
+        port = scraped()
+    sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     for line in sys.stdin:
         given = json.loads(line)

@@ -109,8 +109,8 @@ class Growing:
 class App:
     """The instrumented application."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.dashboards.app"]
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.dashboards.app", *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         assert self._process.stdout
         self.port = int(self._process.stdout.readline())

@@ -252,7 +252,7 @@ def test_calls_of_the_time_range_are_exact(run: Run) -> None:
     assert run.number(panel_expr("Calls")) == made
     assert run.number(panel_expr("Skipped calls")) == pytest.approx(skipped / made, abs=1e-12)
     assert run.number(panel_expr("Hints rejected")) == 2
-    assert run.number(panel_expr("Faults of the policy")) == 1
+    assert run.number(panel_expr("Policy faults")) == 1
     assert run.number(panel_expr("Mode")) == 0
 
 

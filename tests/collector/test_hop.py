@@ -1,0 +1,105 @@
+"""The applications' metrics and spans over OTLP: through a Collector, into Prometheus by remote write, found there by the same queries.
+
+rotel is a real OTLP collector that pip installs; where it is missing its tests are skipped. Names are translated as Prometheus 3 does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from otel_kvpolicy.standin import StandIn
+from otel_kvpolicy.telemetry import names
+
+from ..dashboards.built import fill
+from ..dashboards.live import App, Prometheus, free_port, until
+from ..dashboards.test_live import panel_expr
+from .otlp import Sink, snappy, write_request
+
+KINDS = ("store", "store", "skip", "caller", "store", "skip")
+
+
+@contextmanager
+def hop(kind: str, sink: Sink, folder: Path) -> Iterator[str]:
+    """The endpoint that the application is given."""
+    if kind == "direct":
+        yield sink.url
+        return
+    found = importlib.util.find_spec("rotel")
+    if found is None or found.origin is None:
+        pytest.skip("rotel is not installed (pip install rotel==0.0.1a15)")
+    grpc, http = free_port(), free_port()
+    command = [
+        str(Path(found.origin).with_name("rotel-agent")),
+        "start",
+        f"--pid-file={folder / 'pid'}",
+        f"--otlp-grpc-endpoint=127.0.0.1:{grpc}",
+        f"--otlp-http-endpoint=127.0.0.1:{http}",
+        "--exporter=otlp",
+        "--otlp-exporter-protocol=http",
+        f"--otlp-exporter-endpoint={sink.url}",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+
+            def up() -> bool:
+                with socket.socket() as probe:
+                    return probe.connect_ex(("127.0.0.1", http)) == 0
+
+            until(up, "rotel listens")
+            yield f"http://127.0.0.1:{http}"
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("kind", ["direct", "rotel"])
+def test_what_is_sent_is_found(kind: str, tmp_path: Path) -> None:
+    with (
+        Sink() as sink,
+        hop(kind, sink, tmp_path) as endpoint,
+        StandIn() as server,
+        App(endpoint) as app,
+        Prometheus(tmp_path, []) as prometheus,
+    ):
+        seen = app.calls(server.base_url, *KINDS)
+        until(lambda: sink.total(names.DECISIONS.name) == len(seen), "all decisions arrive")
+        until(lambda: len(_decided(sink)) == len(seen), "all spans arrive")
+        seen += app.calls(server.base_url, *KINDS)
+        until(lambda: sink.total(names.DECISIONS.name) == len(seen), "all decisions arrive")
+        exports = len(sink.metrics)
+        until(lambda: len(sink.metrics) > exports, "one more export")
+
+        headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf", "X-Prometheus-Remote-Write-Version": "0.1.0"}
+        body = snappy(write_request(sink.samples()))
+        answer = httpx2.post(f"http://127.0.0.1:{prometheus.port}/api/v1/write", content=body, headers=headers, trust_env=False)
+        assert answer.status_code == 204, answer.text
+
+        kinds = Counter(call["kind"] for call in seen)
+        assert prometheus.number(fill(panel_expr("Calls"))) == len(seen)
+        skipped = (kinds["skip"] + kinds["caller"]) / len(seen)
+        assert prometheus.number(fill(panel_expr("Skipped calls"))) == pytest.approx(skipped)
+        ratio = prometheus.number(fill(panel_expr("Skip ratio", "skip ratio, calls")))
+        assert ratio == pytest.approx(skipped, rel=1e-6), "both rounds of calls had the same share"
+        stored = {metric.prometheus for metric in names.METRICS if metric is not names.ERRORS}
+        present = set(prometheus.api("label/__name__/values"))
+        assert stored <= present | {name.rsplit("_bucket", 1)[0] for name in present}
+
+        # Exemplars, which only this path carries, lead to traces that were sent.
+        query = {"query": names.DECISIONS.prometheus, "start": time.time() - 600, "end": time.time() + 60}
+        exemplars = [item for series in prometheus.api("query_exemplars", **query) for item in series["exemplars"]]
+        traces = {span.trace_id.hex() for span in _decided(sink)}
+        assert exemplars
+        assert {exemplar["labels"]["trace_id"] for exemplar in exemplars} <= traces
+
+
+def _decided(sink: Sink) -> list[object]:
+    return [span for span in sink.spans if names.DECISION in sink.attributes(span)]
