@@ -1,0 +1,137 @@
+"""The other instrumentations: what each needs installed, how it is switched on and off, and through what it is called."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+Off = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Other:
+    """An instrumentation that runs in the same process as ours.
+
+    Attributes:
+        title: as the table names it.
+        modules: what must be importable for it.
+        on: switches it on and returns what switches it off again.
+        over: the library it instruments: ``openai`` or ``pydantic_ai``.
+        provide: makes the process' tracer provider, with a span processor of the test's.
+        stays: true where its own ``uninstrument`` leaves it in place, with us or without.
+    """
+
+    title: str
+    modules: tuple[str, ...]
+    on: Callable[[], Off]
+    over: str
+    provide: Callable[[SpanProcessor], object]
+    stays: bool = False
+
+    @property
+    def missing(self) -> list[str]:
+        """What of it is not installed."""
+        return [name for name in self.modules if not _installed(name)]
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _plain_provider(processor: SpanProcessor) -> object:
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _logfire_provider(processor: SpanProcessor) -> object:
+    import logfire
+
+    return logfire.configure(send_to_logfire=False, console=False, additional_span_processors=[processor], inspect_arguments=False)
+
+
+def _instrumentor(kind: Any) -> Off:
+    instrumentor = kind()
+    instrumentor.instrument()
+    off: Off = instrumentor.uninstrument
+    return off
+
+
+def _genai() -> Off:
+    from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
+
+    return _instrumentor(OpenAIInstrumentor)
+
+
+def _openinference() -> Off:
+    from openinference.instrumentation.openai import OpenAIInstrumentor
+
+    return _instrumentor(OpenAIInstrumentor)
+
+
+def _traceloop() -> Off:
+    from opentelemetry.instrumentation.openai import OpenAIInstrumentor
+
+    return _instrumentor(OpenAIInstrumentor)
+
+
+def _leaving(entered: AbstractContextManager[None]) -> Off:
+    def off() -> None:
+        with entered:
+            pass
+
+    return off
+
+
+def _logfire_openai() -> Off:
+    import logfire
+
+    return _leaving(logfire.instrument_openai())
+
+
+def _pydantic_ai() -> Off:
+    from pydantic_ai import Agent
+
+    Agent.instrument_all()
+    return lambda: Agent.instrument_all(False)
+
+
+def _logfire_pydantic_ai() -> Off:
+    import logfire
+    from pydantic_ai import Agent
+
+    logfire.instrument_pydantic_ai()
+    return lambda: Agent.instrument_all(False)
+
+
+OTHERS = {
+    "genai": Other(
+        "opentelemetry-instrumentation-genai-openai", ("opentelemetry.instrumentation.genai.openai",), _genai, "openai", _plain_provider
+    ),
+    "openinference": Other(
+        "openinference-instrumentation-openai", ("openinference.instrumentation.openai",), _openinference, "openai", _plain_provider
+    ),
+    "traceloop": Other(
+        "opentelemetry-instrumentation-openai (Traceloop)",
+        ("opentelemetry.instrumentation.openai",),
+        _traceloop,
+        "openai",
+        _plain_provider,
+        stays=True,  # its first unwrap fails on openai 3 and ends the rest
+    ),
+    "logfire": Other("Logfire, `instrument_openai()`", ("logfire",), _logfire_openai, "openai", _logfire_provider),
+    "pydantic-ai": Other("pydantic-ai, `Agent.instrument_all()`", ("pydantic_ai",), _pydantic_ai, "pydantic_ai", _plain_provider),
+    "logfire-pydantic-ai": Other(
+        "Logfire, `instrument_pydantic_ai()`", ("logfire", "pydantic_ai"), _logfire_pydantic_ai, "pydantic_ai", _logfire_provider
+    ),
+}

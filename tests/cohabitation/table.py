@@ -1,0 +1,91 @@
+"""Measures every pair of instrumentations and writes the table in docs/cohabitation.md: ``python -m tests.cohabitation.table``."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .others import OTHERS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "cohabitation.md"
+ORDERS = ("before", "after")
+OURS = "otel_kvpolicy"
+
+_HEAD = (
+    "| other instrumentation | calls | chat spans | the decision stands on | decisions a call | `traceparent` sent |\n"
+    "| --- | --- | --- | --- | --- | --- |"
+)
+_PLACE = re.compile(r"(<!-- table -->\n).*?(\n<!-- /table -->)", re.DOTALL)
+
+Phases = dict[str, dict[str, dict[str, Any]]]
+
+
+@cache
+def measure(other: str, order: str) -> Phases:
+    """What happens in a process where ``other`` is switched on before or after ours: phase -> call -> what was seen."""
+    command = [sys.executable, "-m", "tests.cohabitation.worker", other, order]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    phases: Phases = json.loads(done.stdout.splitlines()[-1])
+    return phases
+
+
+def chat_spans(call: dict[str, Any]) -> list[dict[str, Any]]:
+    """The spans of one call without those of the HTTP client and of agents."""
+    return [span for span in call["spans"] if "httpx" not in span["scope"] and "agent" not in span["name"]]
+
+
+def rows(other: str) -> list[str]:
+    """The table's rows for ``other``; calls with the same outcome share one."""
+    phase = measure(other, "before")["both"]
+    outcomes: dict[tuple[str, str, int, str], list[str]] = {}
+    for name, call in phase.items():
+        spans = chat_spans(call)
+        names = " and ".join(dict.fromkeys(f"`{span['name']}` ({_whose(span)})" for span in spans))
+        decided = " and ".join(_whose(span) for span in spans if span["decision"])
+        joined = "yes" if all(call["traceparents"]) else "no"
+        outcomes.setdefault((names, decided, call["decisions"], joined), []).append(name)
+    return [
+        f"| {OTHERS[other].title} | {_summary(calls, list(phase))} | {names} | {decided} | {decisions} | {joined} |"
+        for (names, decided, decisions, joined), calls in outcomes.items()
+    ]
+
+
+def _summary(calls: list[str], every: list[str]) -> str:
+    """``chat sync, chat async, …`` in fewer words."""
+    if calls == every:
+        return "all"
+    words = []
+    for kind in ("chat", "responses"):
+        some, whole = ({name for name in names if name.startswith(kind)} for names in (calls, every))
+        streamed = {name for name in whole if name.endswith("stream")}
+        known = {frozenset(whole): kind, frozenset(streamed): f"{kind}, streamed", frozenset(whole - streamed): f"{kind}, not streamed"}
+        if some:
+            words.append(known.get(frozenset(some), ", ".join(sorted(some))))
+    return "; ".join(words)
+
+
+def _whose(span: dict[str, Any]) -> str:
+    return "ours" if span["scope"] == OURS else "theirs"
+
+
+def table() -> str:
+    """The whole table."""
+    return "\n".join([_HEAD, *(row for other in OTHERS for row in rows(other))])
+
+
+def printed(page: Path = PAGE) -> str:
+    """The table as the page has it."""
+    match = _PLACE.search(page.read_text(encoding="utf-8"))
+    assert match, f"{page} has no place for the table"
+    return match[0].removeprefix(match[1]).removesuffix(match[2])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(_PLACE.sub(lambda match: match[1] + table() + match[2], PAGE.read_text(encoding="utf-8")), encoding="utf-8")

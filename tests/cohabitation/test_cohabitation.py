@@ -1,0 +1,144 @@
+"""Ours beside each other instrumentation, switched on in either order and off again: one decision, where it belongs, nobody harmed."""
+
+from __future__ import annotations
+
+import pytest
+from openai import OpenAI
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+
+from otel_kvpolicy import KVPolicyInstrumentor
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
+
+from . import table
+from .others import OTHERS
+from .table import OURS, Phases, chat_spans, measure
+
+PAIRS = [pytest.param(other, order, id=f"{other}-{order}-ours") for other in OTHERS for order in table.ORDERS]
+
+
+def _needs(other: str) -> None:
+    missing = OTHERS[other].missing
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture
+def phases(other: str, order: str) -> Phases:
+    _needs(other)
+    return measure(other, order)
+
+
+def _scopes(phase: dict) -> dict[str, set[str]]:
+    return {name: {span["scope"] for span in chat_spans(call)} for name, call in phase.items()}
+
+
+def _carriers(phase: dict) -> dict[str, list[tuple[str, str]]]:
+    return {name: [(span["scope"], span["name"]) for span in call["spans"] if span["decision"]] for name, call in phase.items()}
+
+
+@pytest.mark.parametrize(("other", "order"), PAIRS)
+def test_every_call_is_decided_once_on_one_chat_span(other: str, phases: Phases) -> None:
+    for name, call in phases["both"].items():
+        assert call["hints"] == [True], name
+        assert call["decisions"] == 1, name
+        [decided] = [span for span in chat_spans(call) if span["decision"]]
+        assert decided["decision"] == "skip"
+        # a span of ours beside theirs only where theirs is opened once the answer is there
+        assert (decided["scope"] == OURS) is (other == "traceloop" and name.startswith("responses")), name
+
+
+@pytest.mark.parametrize(("other", "order"), PAIRS)
+def test_cached_tokens_stand_beside_the_decision(other: str, phases: Phases) -> None:
+    for name, call in phases["both"].items():
+        [decided] = [span for span in call["spans"] if span["decision"]]
+        if other == "logfire" and name.endswith("stream"):
+            assert decided["cached"] is None, "Logfire ends its span before the stream is read"
+        else:
+            assert decided["cached"] == 0, name
+
+
+@pytest.mark.parametrize(("other", "order"), PAIRS)
+def test_uninstalling_ours_leaves_theirs_working(phases: Phases) -> None:
+    for name, call in phases["ours off"].items():
+        assert call["hints"] == [False], name
+        assert call["decisions"] == 0, name
+        assert [span for span in call["spans"] if span["decision"]] == [], name
+    theirs = {name: scopes - {OURS} for name, scopes in _scopes(phases["both"]).items()}
+    assert _scopes(phases["ours off"]) == theirs
+    assert any(theirs.values())
+
+
+@pytest.mark.parametrize(("other", "order"), PAIRS)
+def test_ours_comes_back(phases: Phases) -> None:
+    assert _carriers(phases["ours on again"]) == _carriers(phases["both"])
+    assert all(call["decisions"] == 1 for call in phases["ours on again"].values())
+
+
+@pytest.mark.parametrize(("other", "order"), PAIRS)
+def test_uninstalling_theirs_leaves_ours_working(other: str, phases: Phases) -> None:
+    for name, call in phases["theirs off"].items():
+        assert call["hints"] == [True], name
+        assert call["decisions"] == 1, name
+    alone = _carriers(phases["both"]) if OTHERS[other].stays else {name: [(OURS, "chat stand-in")] for name in phases["theirs off"]}
+    assert _carriers(phases["theirs off"]) == alone
+
+
+@pytest.mark.parametrize(("other", "order"), PAIRS)
+def test_nothing_of_ours_is_left_once_both_are_off(phases: Phases) -> None:
+    for name, call in phases["both off"].items():
+        assert call["hints"] == [False], name
+        assert call["decisions"] == 0, name
+        assert OURS not in {span["scope"] for span in call["spans"]}, name
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_order_makes_no_difference(other: str) -> None:
+    _needs(other)
+    before, after = (measure(other, order)["both"] for order in table.ORDERS)
+    assert _carriers(before) == _carriers(after)
+    assert _scopes(before) == _scopes(after)
+
+
+def test_the_table_in_the_docs_is_what_was_measured() -> None:
+    for other in OTHERS:
+        _needs(other)
+    assert table.printed() == table.table(), "run: python -m tests.cohabitation.table"
+
+
+@pytest.mark.parametrize("of", ["client", "class"])
+def test_a_function_that_another_took_before_us_is_decided(
+    of: str, server: StandIn, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Logfire does on a client, and OpenInference on the class, also when it is uninstalled."""
+    with OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
+        holder = client if of == "client" else OpenAI
+        taken = holder.request
+        instrumentor = KVPolicyInstrumentor()
+        instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+        monkeypatch.setattr(holder, "request", taken, raising=False)
+        try:
+            client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}])
+        finally:
+            instrumentor.uninstrument()
+    assert "kv_transfer_params" in server.last.body
+    assert len(telemetry.decided) == 1
+    assert telemetry.total("kvpolicy.decisions") == 1
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_ON, ALWAYS_OFF], ids=["sampled", "not-sampled"])
+def test_below_a_chat_span_that_suppresses_instrumentation_sampling_does_not_decide(
+    sampler: Sampler, server: StandIn, instrumented: Telemetry
+) -> None:
+    tracer = TracerProvider(sampler=sampler).get_tracer("theirs")
+    with (
+        OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client,
+        tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}),
+        suppress_instrumentation(),
+    ):
+        client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}])
+    assert "kv_transfer_params" in server.last.body
+    assert instrumented.spans() == []
+    assert instrumented.total("kvpolicy.decisions") == 1
