@@ -26,7 +26,7 @@ from .others import OTHERS, Off
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 CHAT: dict[str, Any] = {"model": "stand-in", "messages": MESSAGES, "max_tokens": 4}
-RESPONSES: dict[str, Any] = {"model": "stand-in", "input": "hi", "max_output_tokens": 16}
+RESPONSES: dict[str, Any] = {"model": "stand-in", "input": "hi"}
 STREAMING: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 Call = Callable[[], object]
