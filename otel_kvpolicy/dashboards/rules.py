@@ -14,7 +14,18 @@ from . import limits, servers
 from .queries import LMCACHE_JOB, SKIP_SENT, Scope, equals, label
 from .queries import RULES as ALL
 
-__all__ = ["ALERTS", "CORRELATIONS", "GROUPS", "SAMPLES", "STORED_OF_MISSED", "STORED_WINDOW", "Group", "Rule", "as_yaml"]
+__all__ = [
+    "ALERTS",
+    "CORRELATIONS",
+    "GROUPS",
+    "SAMPLES",
+    "SKIP_SENT_TOKENS_LONG",
+    "STORED_OF_MISSED",
+    "STORED_WINDOW",
+    "Group",
+    "Rule",
+    "as_yaml",
+]
 
 STORED_WINDOW: Final = "30m"
 CORRELATION_WINDOW: Final = "1h"

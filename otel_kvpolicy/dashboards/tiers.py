@@ -10,7 +10,7 @@ from .common import AGENT, ALERTS, CHUNK, HOST, MODEL, SERVICE, TO_SKIPPED, UID_
 from .panels import JSON, Panel, Query, Row, Threshold, dashboard, stat, text, timeseries, trace_metrics, xychart
 from .queries import DASHBOARD as ALL
 from .queries import NAMES_STATES, label
-from .rules import CORRELATIONS, SAMPLES, STORED_OF_MISSED, STORED_WINDOW
+from .rules import CORRELATIONS, SAMPLES, SKIP_SENT_TOKENS_LONG, STORED_OF_MISSED, STORED_WINDOW
 
 __all__ = ["build"]
 
@@ -71,7 +71,7 @@ def _summary() -> list[Panel]:
             background=True,
         ),
         stat(
-            "Skip ratio, tokens",
+            "Told to skip",
             "Share of prompt tokens for which the server was told to skip, now.",
             "percentunit",
             [Query(ALL.skip_ratio_sent(), "skip sent, tokens")],
@@ -190,10 +190,10 @@ def _cache() -> list[Panel]:
         timeseries(
             "Do LMCache's stores react?",
             f"Tokens stored over tokens missed in {STORED_WINDOW}. LMCache that honours the hint stays near or below the line of what was "
-            "not skipped; one that ignores it stays near 1, whatever is skipped. Stores of clients without this package count too. From a "
+            "not skipped; one that ignores it stays near 1, whatever is skipped. Stores of clients without this package count too. From "
             "recorded series (fleet-wide).",
             "percentunit",
-            [Query(STORED_OF_MISSED, "stored of missed"), Query(f"1 - ({ALL.skip_ratio_sent()})", "not skipped")],
+            [Query(STORED_OF_MISSED, "stored of missed"), Query(f"1 - {SKIP_SENT_TOKENS_LONG}", "not skipped")],
             "too few lookups, an LMCache before 0.5.6, or rules not loaded",
             colours={"stored of missed": "blue", "not skipped": "orange"},
         ),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -265,7 +267,7 @@ def test_skip_ratio(run: Run) -> None:
     assert tokens is not None
     assert calls is not None
     assert tokens < calls, "one-off prompts are shorter"
-    assert run.number(panel_expr("Skip ratio, tokens")) == pytest.approx(tokens, rel=1e-9), "all servers here take the hint"
+    assert run.number(panel_expr("Told to skip")) == pytest.approx(tokens, rel=1e-9), "all servers here take the hint"
 
 
 def test_skip_ratio_of_another_service_or_agent(run: Run) -> None:
@@ -386,6 +388,17 @@ def test_idle_server_reads_zero_where_that_is_meant(run: Run) -> None:
     assert run.number(panel_expr(title, "stored"), host="idle") == 0
     assert run.number(panel_expr(title, "evicted from L1"), host="idle") == 0
     assert run.number(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), host="idle") is None
+
+
+def test_previews_can_be_drawn(run: Run, tmp_path: Path) -> None:
+    """The pictures of the README, from this run."""
+    pytest.importorskip("matplotlib")
+    script = Path(__file__).parents[2] / "dashboards" / "preview" / "render.py"
+    address = f"http://127.0.0.1:{run.prometheus.port}"
+    subprocess.run([sys.executable, str(script), address, "--minutes=0.5", f"--to={tmp_path}"], check=True, timeout=120)
+    drawn = {path.name: path.read_bytes() for path in tmp_path.glob("*.png")}
+    assert set(drawn) == {f"{Path(name).stem}-{theme}.png" for name in DASHBOARDS for theme in ("light", "dark")}
+    assert all(picture.startswith(b"\x89PNG") and len(picture) < 300_000 for picture in drawn.values())
 
 
 def test_restarted_server_gives_no_nonsense(run: Run) -> None:
