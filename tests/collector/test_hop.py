@@ -6,8 +6,6 @@ rotel is a real OTLP collector that pip installs; where it is missing its tests 
 from __future__ import annotations
 
 import importlib.util
-import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import names
 
 from ..dashboards.built import fill
-from ..dashboards.live import App, Prometheus, free_port, until
+from ..dashboards.live import App, Prometheus, free_port, listening, until
 from ..dashboards.test_live import panel_expr
 from .otlp import Sink, snappy, write_request
 
@@ -48,17 +46,8 @@ def hop(kind: str, sink: Sink, folder: Path) -> Iterator[str]:
         "--otlp-exporter-protocol=http",
         f"--otlp-exporter-endpoint={sink.url}",
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-
-            def up() -> bool:
-                with socket.socket() as probe:
-                    return probe.connect_ex(("127.0.0.1", http)) == 0
-
-            until(up, "rotel listens")
-            yield f"http://127.0.0.1:{http}"
-        finally:
-            process.terminate()
+    with listening(command, http):
+        yield f"http://127.0.0.1:{http}"
 
 
 @pytest.mark.parametrize("kind", ["direct", "rotel"])

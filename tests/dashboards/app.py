@@ -25,7 +25,6 @@ from prometheus_client import start_http_server
 
 from otel_kvpolicy import KVPolicyInstrumentor, kv_context
 
-MODEL = "stand-in"
 RESOURCE = Resource({"service.name": "app", "service.instance.id": "one"})
 WORDS = [f"{one}{two}{three}" for one in "bdfgklmnprst" for two in "aeiou" for three in "bdfgklmnprst"]
 
@@ -36,11 +35,12 @@ def words(seed: str, count: int) -> str:
     return " ".join(draw.choice(WORDS) for _ in range(count))
 
 
-def messages(kind: str, number: int) -> list[dict[str, str]]:
+def messages(kind: str, number: int, scale: float) -> list[dict[str, str]]:
     """A one-off prompt of more than a chunk, or one behind one of three long system prompts."""
     if kind in ("store", "rejected"):
-        return [{"role": "system", "content": words(f"system {number % 3}", 1600)}, {"role": "user", "content": words(f"{number}", 300)}]
-    return [{"role": "user", "content": words(f"once {kind} {number}", 700)}]
+        system = words(f"system {number % 3}", round(1600 * scale))
+        return [{"role": "system", "content": system}, {"role": "user", "content": words(f"{number}", round(300 * scale))}]
+    return [{"role": "user", "content": words(f"once {kind} {number}", round(700 * scale))}]
 
 
 def fail(_span: Any, _decision: Any, request: Any) -> None:
@@ -49,7 +49,7 @@ def fail(_span: Any, _decision: Any, request: Any) -> None:
         raise LookupError
 
 
-def call(client: OpenAI, kind: str, number: int) -> dict[str, Any]:
+def call(client: OpenAI, model: str, kind: str, number: int, scale: float) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if kind == "caller":
         extra["extra_body"] = {"kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}}
@@ -57,7 +57,7 @@ def call(client: OpenAI, kind: str, number: int) -> dict[str, Any]:
         extra["user"] = "fault"
     # As in an application that traces what it does: exemplars are recorded where a span is current.
     with trace.get_tracer("app").start_as_current_span("work"), kv_context(agent_name="planner" if kind == "store" else None):
-        answer = client.chat.completions.create(model=MODEL, messages=messages(kind, number), max_tokens=4, **extra)
+        answer = client.chat.completions.create(model=model, messages=messages(kind, number, scale), max_tokens=4, **extra)
     details = answer.usage.prompt_tokens_details
     return {"kind": kind, "prompt": answer.usage.prompt_tokens, "cached": (details and details.cached_tokens) or 0}
 
@@ -89,7 +89,7 @@ def main() -> None:
     for line in sys.stdin:
         given = json.loads(line)
         client = OpenAI(api_key="none", base_url=given["base_url"], max_retries=0)
-        seen = [call(client, kind, number) for kind, number in given["calls"]]
+        seen = [call(client, given["model"], kind, number, given["scale"]) for kind, number in given["calls"]]
         sys.stdout.write(json.dumps(seen) + "\n")
         sys.stdout.flush()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -109,9 +110,12 @@ class Growing:
 class App:
     """The instrumented application."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, model: str = "stand-in", scale: float = 1, **environment: str) -> None:
         command = [sys.executable, "-m", "tests.dashboards.app", *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        self._model, self._scale = model, scale
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], env=os.environ | environment
+        )
         assert self._process.stdout
         self.port = int(self._process.stdout.readline())
         self._made = 0
@@ -124,7 +128,7 @@ class App:
         for kind in kinds:
             self._made += 1
             numbered.append((kind, self._made))
-        self._process.stdin.write(json.dumps({"base_url": base_url, "calls": numbered}) + "\n")
+        self._process.stdin.write(json.dumps({"base_url": base_url, "model": self._model, "scale": self._scale, "calls": numbered}) + "\n")
         self._process.stdin.flush()
         seen: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
         return seen
@@ -154,7 +158,7 @@ def _job(job: str) -> dict[str, str]:
 class Prometheus:
     """Debian's Prometheus with the built rules, evaluated and scraped every second."""
 
-    def __init__(self, folder: Path, targets: list[dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, targets: list[dict[str, Any]], alertmanager: int | None = None) -> None:
         self.port = free_port()
         self._folder = folder
         rules = []
@@ -163,11 +167,14 @@ class Prometheus:
                 path = folder / Path(name).name
                 path.write_text(text)
                 rules.append(str(path))
-        config = {
+        config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": rules,
             "scrape_configs": targets,
         }
+        if alertmanager is not None:
+            managers = [{"static_configs": [{"targets": [f"{LOOPBACK}:{alertmanager}"]}]}]
+            config["alerting"] = {"alertmanagers": managers}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._process: subprocess.Popen[bytes] | None = None
         self._client = httpx2.Client(base_url=f"http://{LOOPBACK}:{self.port}", trust_env=False, timeout=20)
@@ -239,18 +246,42 @@ class Prometheus:
 
 
 @contextmanager
-def node_exporter() -> Iterator[int]:
-    """Debian's node_exporter; its port."""
-    port = free_port()
-    command = [tool("prometheus-node-exporter", package="prometheus-node-exporter"), f"--web.listen-address={LOOPBACK}:{port}"]
+def listening(command: list[str], port: int) -> Iterator[int]:
+    """Runs a program that listens on a port, as soon as it does."""
+
+    def up() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((LOOPBACK, port)) == 0
+
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-
-            def up() -> bool:
-                with socket.socket() as probe:
-                    return probe.connect_ex((LOOPBACK, port)) == 0
-
-            until(up, "node_exporter is up")
+            until(up, f"{command[0]} listens")
             yield port
         finally:
             process.terminate()
+
+
+@contextmanager
+def node_exporter() -> Iterator[int]:
+    """Debian's node_exporter; its port."""
+    port = free_port()
+    program = tool("prometheus-node-exporter", package="prometheus-node-exporter")
+    with listening([program, f"--web.listen-address={LOOPBACK}:{port}"], port):
+        yield port
+
+
+@contextmanager
+def alertmanager(folder: Path) -> Iterator[int]:
+    """Debian's Alertmanager, which tells nobody; its port."""
+    port = free_port()
+    config = folder / "alertmanager.yml"
+    config.write_text("route: {receiver: nobody, group_wait: 0s}\nreceivers: [{name: nobody}]\n")
+    command = [
+        tool("prometheus-alertmanager", package="prometheus-alertmanager"),
+        f"--config.file={config}",
+        f"--storage.path={folder / 'alerts'}",
+        f"--web.listen-address={LOOPBACK}:{port}",
+        "--cluster.listen-address=",
+    ]
+    with listening(command, port):
+        yield port

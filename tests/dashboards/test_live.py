@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import correlation
 from typing import Any
 
+import httpx2
 import pytest
 
 from otel_kvpolicy.dashboards import servers
@@ -29,7 +30,7 @@ from otel_kvpolicy.standin import CHUNK_TOKENS, StandIn
 from otel_kvpolicy.telemetry import names
 
 from .built import ALL_QUERIES, DASHBOARDS, Asked, fill, panel_queries, panels, variable_queries
-from .live import App, Growing, Pages, Prometheus, free_port, node_exporter, target, until
+from .live import App, Growing, Pages, Prometheus, alertmanager, free_port, node_exporter, target, until
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1 << 20
@@ -57,6 +58,7 @@ class Run:
     in_process: StandIn
     pages: dict[str, Growing]
     served: Pages
+    alerts: int
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
     warm: list[dict[str, Any]] = field(default_factory=list)
@@ -151,8 +153,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             target("lmcache", "down:8080", free_port()),
             *(target("lmcache", f"{path[9:]}:8080", pages.port, path) for path in living if path.startswith("/lmcache-")),
         ]
-        prometheus = stack.enter_context(Prometheus(tmp_path_factory.mktemp("prometheus"), targets))
-        done = Run(prometheus, app, mp, in_process, living, pages)
+        folder = tmp_path_factory.mktemp("prometheus")
+        alerts = stack.enter_context(alertmanager(folder))
+        prometheus = stack.enter_context(Prometheus(folder, targets, alerts))
+        done = Run(prometheus, app, mp, in_process, living, pages, alerts)
         until(lambda: prometheus.number("count(up == 1)") == len(targets) - 1, "all targets but one are scraped")
         _drive(done, vendor)
         yield done
@@ -388,6 +392,19 @@ def test_idle_server_reads_zero_where_that_is_meant(run: Run) -> None:
     assert run.number(panel_expr(title, "stored"), host="idle") == 0
     assert run.number(panel_expr(title, "evicted from L1"), host="idle") == 0
     assert run.number(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), host="idle") is None
+
+
+def test_alerts_reach_the_alertmanager_with_their_words(run: Run) -> None:
+    """One rejected server and one fault of the policy: both alert at once, and say whom and what to do."""
+
+    def alerts() -> dict[str, dict[str, str]]:
+        found = httpx2.get(f"http://127.0.0.1:{run.alerts}/api/v2/alerts", trust_env=False).json()
+        return {alert["labels"]["alertname"]: alert["annotations"] for alert in found}
+
+    until(lambda: {"KVPolicyHintRejected", "KVPolicyErrors"} <= set(alerts()), "the alerts arrive")
+    assert alerts()["KVPolicyHintRejected"]["summary"] == "127.0.0.1 refuses the hint."
+    assert alerts()["KVPolicyErrors"]["summary"] == "The KV policy failed in app: LookupError at decision_hook."
+    assert "exclude it" in alerts()["KVPolicyHintRejected"]["runbook"]
 
 
 def test_previews_can_be_drawn(run: Run, tmp_path: Path) -> None:
