@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from typing import Any
 
 from openai import OpenAI
 
@@ -20,7 +21,7 @@ MIB = 1 << 20
 
 def send(client: OpenAI, conversation: Conversation, length: int) -> None:
     """One call: the conversation up to there."""
-    request = {"model": "stand-in", "messages": conversation.messages[:length], "stream": conversation.stream}
+    request: dict[str, Any] = {"model": "stand-in", "messages": conversation.messages[:length], "stream": conversation.stream}
     if conversation.tools:
         request["tools"] = conversation.tools
     if conversation.stream:
@@ -37,16 +38,16 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="of vLLM's stand-in")
     parser.add_argument("--lmcache-port", type=int, default=8080, help="of LMCache's stand-in")
     parser.add_argument("--rate", type=float, default=5, help="calls per second")
-    parser.add_argument("--rounds", type=int, help="how often to go through the conversations; without end by default")
+    parser.add_argument("--calls", type=int, help="stop after so many; without end by default")
     given = parser.parse_args()
     conversations = built_in()
     standin = StandIn(port=given.port, lmcache_port=given.lmcache_port, l1_bytes=2048 * MIB, l2_bytes=8192 * MIB, latency=0.02)
+    order = ((index, length) for turn in itertools.count() for index, length in steps(conversations, users=(2, 8, 32)[turn % 3]))
     with standin as server:
         client = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
-        for turn in itertools.count() if given.rounds is None else range(given.rounds):
-            for index, length in steps(conversations, users=(2, 8, 32)[turn % 3]):
-                send(client, conversations[index], length)
-                time.sleep(1 / given.rate)
+        for index, length in itertools.islice(order, given.calls):
+            send(client, conversations[index], length)
+            time.sleep(1 / given.rate)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from openai import OpenAI
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -46,7 +47,7 @@ def load(client: OpenAI, until: float) -> None:
     """Conversations behind a few system prompts, and one-off questions, whose share swings every two minutes."""
     draw = random.Random(7)  # noqa: S311 - the same load every time
     systems = {agent: words(draw, 1500) for agent in AGENTS}
-    talks: list[tuple[str, list[dict[str, str]]]] = []
+    talks: list[tuple[str, list[Any]]] = []
     started = time.time()
     while (now := time.time()) < until:
         swing = 0.5 - 0.4 * ((now - started) % 120 < 60)

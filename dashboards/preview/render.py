@@ -137,7 +137,7 @@ class Drawing:
 
     def draw(self) -> Figure:
         figure = plt.figure(figsize=(16, self.height * 0.36), dpi=75, facecolor=self.theme["page"])
-        top = f"{self.dashboard['title']}  ·  preview drawn with matplotlib from a real Prometheus, not a screenshot of Grafana"
+        top = f"{self.dashboard['title']}  ·  preview drawn with matplotlib from a real Prometheus and the run's own spans, not a screenshot of Grafana"
         figure.text(0.008, 1 - 0.75 / self.height, top, color=self.theme["text"], fontsize=11, va="center", weight="bold")
         for panel in self.panels:
             place = panel["gridPos"]
@@ -250,15 +250,17 @@ class Drawing:
         )
 
     def points(self, axes: Axes, panel: JSON) -> None:
-        x, *others = panel["targets"]
-        across = {t: float(v) for series in self.source.ask(x) for t, v in series["values"]}
+        horizontal, *others = panel["targets"]
+        across = {t: float(v) for series in self.source.ask(horizontal) for t, v in series["values"]}
         drawn = 0
         for target in others:
             for series in self.source.ask(target):
                 pairs = [(across[t], float(v)) for t, v in series["values"] if t in across]
                 if pairs:
                     tone = fixed(panel)[target["legendFormat"]]
-                    axes.scatter(*zip(*pairs, strict=True), s=9, color=tone, alpha=0.8, label=target["legendFormat"], linewidths=0)
+                    axes.scatter(
+                        [x for x, _ in pairs], [y for _, y in pairs], s=9, color=tone, alpha=0.8, label=target["legendFormat"], linewidths=0
+                    )
                     drawn += 1
         if not drawn:
             self.empty(axes, panel)
@@ -267,7 +269,7 @@ class Drawing:
         axes.set_ylim(0, 1.02)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, "percentunit")))
-        axes.set_xlabel(x["legendFormat"], color=self.theme["muted"], fontsize=6.5, labelpad=1)
+        axes.set_xlabel(horizontal["legendFormat"], color=self.theme["muted"], fontsize=6.5, labelpad=1)
         self.legend(axes, drawn)
 
     def heat(self, axes: Axes, panel: JSON) -> None:

@@ -63,6 +63,7 @@ def _memory() -> list[Panel]:
             "CPU and GPU share one pool, so the GPU has no memory of its own to show (NVML does not support the query). "
             "What vLLM, LMCache's L1 and everything else take comes out of the same figure.",
             width=6,
+            height=4,
         ),
         timeseries(
             "Unified memory",

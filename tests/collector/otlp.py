@@ -76,7 +76,7 @@ class Sink:
         for metric, resource in self._metrics():
             if metric.name == name:
                 for point in metric.sum.data_points:
-                    newest[(*_pairs(resource), *_pairs(point.attributes))] = point.as_int or point.as_double
+                    newest[_pairs(resource) + _pairs(point.attributes)] = point.as_int or point.as_double
         return sum(newest.values())
 
     def _metrics(self) -> Iterator[tuple[Metric, Iterable[KeyValue]]]:

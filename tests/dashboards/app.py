@@ -35,7 +35,7 @@ def words(seed: str, count: int) -> str:
     return " ".join(draw.choice(WORDS) for _ in range(count))
 
 
-def messages(kind: str, number: int, scale: float) -> list[dict[str, str]]:
+def messages(kind: str, number: int, scale: float) -> list[Any]:
     """A one-off prompt of more than a chunk, or one behind one of three long system prompts."""
     if kind in ("store", "rejected"):
         system = words(f"system {number % 3}", round(1600 * scale))
@@ -58,6 +58,7 @@ def call(client: OpenAI, model: str, kind: str, number: int, scale: float) -> di
     # As in an application that traces what it does: exemplars are recorded where a span is current.
     with trace.get_tracer("app").start_as_current_span("work"), kv_context(agent_name="planner" if kind == "store" else None):
         answer = client.chat.completions.create(model=model, messages=messages(kind, number, scale), max_tokens=4, **extra)
+    assert answer.usage
     details = answer.usage.prompt_tokens_details
     return {"kind": kind, "prompt": answer.usage.prompt_tokens, "cached": (details and details.cached_tokens) or 0}
 
