@@ -1,0 +1,465 @@
+"""The learned rule: stores the calls whose class comes back often enough for what a place in the cache is worth just now.
+
+Both sides are learned from what a client sees anyway.
+
+Reuse. Every prompt, stored or not, is remembered by hashes of its boundaries (:mod:`.chain`). When a later prompt starts with more of it than
+was known before it, its class has had a return; when none does for twice the usual time, it has had none. P(reuse) of a class is the share of
+what was new in its calls that came back.
+
+Pressure. When what a stored call was the first to say is asked for again for the first time, the server's ``cached_tokens`` tell whether the
+cache still had it. A moving average of that falls where calls are evicted before they return, and the price theta of their group (agent and turns)
+rises until enough of them survive. Without ``cached_tokens`` theta stays at its floor, at which only classes that never return are skipped.
+
+It fails open: what is not known is stored; theta sinks again where nothing tells of pressure; a prefix that several calls share and the cache
+has lost is stored again whatever its class.
+
+Pure: the clock and the key are given, nothing is read or written, no text is kept. One lock, held for microseconds.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from .chain import EMPTY_CHAIN, Chain
+from .decision import KVCacheDecision
+from .reuse_table import MAX_CLASSES, CallClass, ReuseTable, Tally, class_of
+from .signals import CallText, estimate
+from .thresholds import DEFAULT_CHARS_PER_TOKEN
+
+__all__ = ["DEFAULT_CHUNK_TOKENS", "DEFAULT_FLOOR", "DEFAULT_MAX_CALLS", "AdaptiveCall", "AdaptiveRule", "Why"]
+
+DEFAULT_FLOOR: Final = 0.03
+DEFAULT_MAX_CALLS: Final = 4096
+DEFAULT_CHUNK_TOKENS: Final = 256
+"""LMCache's default chunk: less than that is never stored, so that its absence says nothing."""
+
+_CEILING: Final = 0.6
+_STEP: Final = 0.01
+_LOW: Final = 0.6
+_HIGH: Final = 0.8
+"""Theta rises by a step where less than the low share of returns finds its prefix cached, and sinks where more than the high share does."""
+
+_MEMORY: Final = 0.02
+"""Weight of one more observation in a moving average."""
+
+_CALM: Final = 0.7
+"""Survival taken for granted before any was seen: between the marks, so that theta does not move."""
+
+_QUIET_CALLS: Final = 256
+"""Calls of a group without any word on pressure, after which theta sinks by a step."""
+
+_WAIT_GAPS: Final = 2.0
+_MIN_WAIT: Final = 20.0
+_MAX_WAIT: Final = 900.0
+_FIRST_GAP: Final = 60.0
+"""A call counts as not returned after so many usual gaps (a moving average), within these bounds, in seconds."""
+
+_DOUBTS: Final = 0.5
+"""Standard errors that P(reuse) is given the benefit of."""
+
+_VERSION: Final = 1
+
+_MIN_VISIBLE: Final = 1 / 64
+_MAX_GROUPS: Final = 256
+_MAX_RESTORES: Final = 3
+"""Stores of a lost prefix without it being found cached afterwards, before it is left to its class: the server may not keep it at all."""
+
+Code = Literal["reuse_expected", "reuse_unlikely", "shared_prefix_lost"]
+
+
+class Why(NamedTuple):
+    """What a verdict rests on.
+
+    Attributes:
+        code: reason code.
+        group: class of the call.
+        reuse: P(reuse) of the class, 0 to 1.
+        doubt: what was added to it because little is known yet.
+        theta: price: the lowest P(reuse) that is stored.
+        survival: share of returning prefixes of this group that the cache still had, a moving average; ``None`` while nothing is known.
+        calls: calls of the class whose fate is known.
+        visible: share of the returns that this process sees: low where many processes share the traffic.
+    """
+
+    code: Code
+    group: CallClass
+    reuse: float
+    doubt: float
+    theta: float
+    survival: float | None
+    calls: float
+    visible: float
+
+    @property
+    def reason(self) -> str:
+        """The reason as it stands in a decision, with its numbers."""
+        sign = "<" if self.code == "reuse_unlikely" else ">=" if self.code == "reuse_expected" else "|"
+        return f"{self.code}(p{self.reuse:.3f}+{self.doubt:.3f}{sign}theta{self.theta:.3f}; {self.group})"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, with what would change it."""
+        basis = (
+            f"calls like this ({self.group}) come back with P = {self.reuse:.2f} (from {self.calls:.0f} calls, "
+            f"{self.doubt:.2f} added for doubt); storing asks for theta = {self.theta:.2f}"
+        )
+        pressure = (
+            "no cached_tokens seen yet, so theta is at its floor"
+            if self.survival is None
+            else f"the cache still had {self.survival:.0%} of the prefixes that returned"
+        )
+        return f"{basis}; {pressure}. {self._change}"
+
+    @property
+    def _change(self) -> str:
+        if self.code == "shared_prefix_lost":
+            return "Stored all the same: several calls share its prefix and the cache had lost it."
+        if self.code == "reuse_unlikely":
+            return f"It would be stored if its class came back more often than {max(self.theta - self.doubt, 0):.2f}, or with a larger cache."
+        return f"It would be skipped if theta rose above {self.reuse + self.doubt:.2f}: if many more returning prefixes were evicted first."
+
+
+class _Group:
+    """The price of calls of one agent and as many turns."""
+
+    __slots__ = ("quiet", "survival", "theta")
+
+    def __init__(self, theta: float) -> None:
+        self.theta = theta
+        self.survival: float | None = None
+        self.quiet = 0
+
+
+class _Memory:
+    """What is remembered of one call."""
+
+    __slots__ = ("at", "base", "chars", "counted", "group", "hashes", "restores", "returned", "stored", "tally")
+
+    def __init__(self, at: float, base: float, chars: float, tally: Tally, group: _Group, hashes: list[int]) -> None:
+        self.at = at
+        self.base = base  # characters of its prompt that were known before it
+        self.chars = chars
+        self.tally = tally
+        self.group = group
+        self.hashes = hashes
+        self.stored = True
+        self.returned = 0.0
+        self.counted = False
+        self.restores = 0
+
+
+class AdaptiveCall:
+    """A decided call, to be given to :meth:`AdaptiveRule.settle` and :meth:`AdaptiveRule.observe`.
+
+    Attributes:
+        why: what the verdict rests on.
+        keep_chars: characters of the leading part of the prompt that was seen before, worth keeping even where the rest is not.
+        total_chars: characters of the prompt.
+    """
+
+    __slots__ = ("known", "keep_chars", "memory", "stored", "tells", "total_chars", "was_stored", "why")
+
+    def __init__(self, why: Why, known: _Memory | None, keep: float, total: float, memory: _Memory | None, *, tells: bool) -> None:
+        self.why = why
+        self.keep_chars = keep
+        self.total_chars = total
+        self.known = known  # the rule's own, like all below
+        self.memory = memory
+        self.tells = tells  # whether finding it cached or not says something of the pressure
+        self.was_stored = known is not None and known.stored
+        self.stored = True
+
+    def keep_tokens(self, chars_per_token: float = DEFAULT_CHARS_PER_TOKEN, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> int:
+        """Tokens that a partial store is to keep of a skipped call: the prefix seen before, down to whole chunks; 0 for none."""
+        return int(self.keep_chars / chars_per_token) // chunk_tokens * chunk_tokens
+
+
+class AdaptiveRule:
+    """Learns which calls come back and what a place in the cache is worth.
+
+    Memory: ``max_calls`` calls with at most eight boundaries each, and 2,048 classes: about 4 MiB at the most with the defaults.
+
+    Args:
+        clock: seconds, from any point, never going back.
+        floor: lowest theta: classes that come back less often are skipped even without pressure; 0 stores everything until there is some.
+        max_calls: calls remembered, the oldest forgotten first.
+        chars_per_token: characters taken for one token.
+        chunk_tokens: smallest piece that the cache keeps.
+
+    Attributes:
+        key: secret for :func:`~otel_kvpolicy.policy.chain.chain_of`.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    rule: Final = "adaptive"
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        floor: float = DEFAULT_FLOOR,
+        max_calls: int = DEFAULT_MAX_CALLS,
+        chars_per_token: float = DEFAULT_CHARS_PER_TOKEN,
+        chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    ) -> None:
+        if not 0 <= floor <= _CEILING:
+            raise ValueError(f"floor must be from 0 to {_CEILING}, not {floor!r}")
+        if max_calls < 1 or chunk_tokens < 1 or not chars_per_token > 0:
+            raise ValueError("max_calls, chunk_tokens and chars_per_token must be above zero")
+        self.key = secrets.randbits(64)
+        self.chars_per_token = chars_per_token
+        self.chunk_tokens = chunk_tokens
+        self._clock = clock
+        self._floor = floor
+        self._max_calls = max_calls
+        self._lock = threading.Lock()
+        self._table = ReuseTable()
+        self._groups: dict[tuple[str, int], _Group] = {}
+        self._known: dict[int, _Memory] = {}
+        self._calls: deque[_Memory] = deque()
+        self._pending: deque[_Memory] = deque()
+        self._gap = _FIRST_GAP
+        self._visible = 1.0
+        self._continued = 0
+
+    def decide(self, text: CallText, role: str | None = None, chain: Chain = EMPTY_CHAIN) -> tuple[KVCacheDecision, AdaptiveCall]:
+        """Decides for a call and remembers it.
+
+        Args:
+            text: what was counted of it.
+            role: its agent or role; classes are told apart by it.
+            chain: its boundaries; without them nothing is learned from the call.
+
+        Returns:
+            The decision, and the call for :meth:`observe`. The rule takes it that its decision is followed: where it is not, tell
+            :meth:`settle`.
+        """
+        signals = estimate(text, self.chars_per_token)
+        now = self._clock()
+        with self._lock:
+            call = self._decide(now, text.history_turns, signals["total_tokens"], role or "", chain)
+        why = call.why
+        worthy = why.code != "reuse_unlikely"
+        decision = KVCacheDecision.trusted(cache_worthy=worthy, score=round(why.reuse, 4), reasons=[why.reason], signals=signals)
+        return decision, call
+
+    def _decide(self, now: float, turns: int, tokens: int, label: str, chain: Chain) -> AdaptiveCall:
+        self._give_up(now)
+        at, known = self._find(chain)
+        depth = chain.chars[at] if known is not None else 0
+        total = chain.chars[-1] if chain.chars else 0
+        if chain.parent >= 0:
+            self._see(found=at >= chain.parent)
+        shared = known is not None and known.returned > 0
+        first = known is not None and self._returns(now, known, depth)
+        group = class_of(label, turns, tokens, depth / total if total else 0.0)
+        tally = self._table.tally(group)
+        price = self._price(group)
+        why = self._why(group, tally, price)
+        if known is not None and shared and why.code == "reuse_unlikely" and not known.stored and known.restores < _MAX_RESTORES:
+            known.restores += 1
+            why = why._replace(code="shared_prefix_lost")
+        memory = None
+        if chain.hashes:
+            base = known.base if known is not None and depth >= total else depth
+            memory = self._remember(now, base, total, tally, price, [*chain.hashes[at + 1 :]] or [chain.hashes[-1]])
+        call = AdaptiveCall(why, known, depth, total, memory, tells=first and known is not None and known.stored)
+        _follow(call, stored=why.code != "reuse_unlikely")
+        return call
+
+    def _give_up(self, now: float) -> None:
+        """Counts the calls that have had their time and did not come back."""
+        limit = now - min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap))
+        pending = self._pending
+        while pending and (pending[0].at < limit or pending[0].counted):
+            self._count(pending.popleft())
+
+    def _count(self, memory: _Memory) -> None:
+        if not memory.counted:
+            memory.counted = True
+            self._table.count(memory.tally, 1.0, 0.0)
+
+    def _find(self, chain: Chain) -> tuple[int, _Memory | None]:
+        """The last boundary that an earlier call had too."""
+        known = self._known
+        hashes = chain.hashes
+        for at in range(len(hashes) - 1, -1, -1):
+            found = known.get(hashes[at])
+            if found is not None:
+                return at, found
+        return -1, None
+
+    def _see(self, *, found: bool) -> None:
+        """How much of the traffic this process sees: whether the call before this one of the same conversation was its own."""
+        self._continued += 1
+        self._visible += max(_MEMORY, 1 / self._continued) * (found - self._visible)
+
+    def _returns(self, now: float, known: _Memory, depth: float) -> bool:
+        """Counts what of an earlier call has come back; true where nothing had before."""
+        new = known.chars - known.base
+        if depth <= known.base or new <= 0:
+            return False
+        first = not known.returned
+        if first:
+            self._gap += _MEMORY * (now - known.at - self._gap)
+            self._count(known)
+        share = min(1.0, (depth - known.base) / new)
+        if share > known.returned:
+            self._table.count(known.tally, 0.0, (share - known.returned) / max(self._visible, _MIN_VISIBLE))
+            known.returned = share
+        return first
+
+    def _price(self, group: CallClass) -> _Group:
+        key = (group.label, group.turns)
+        price = self._groups.get(key)
+        if price is None:
+            if len(self._groups) >= _MAX_GROUPS:
+                key = ("", group.turns)
+            price = self._groups.setdefault(key, _Group(self._floor))
+        price.quiet += 1
+        if price.quiet > _QUIET_CALLS:
+            price.quiet = 0
+            price.theta = max(self._floor, price.theta - _STEP)
+        return price
+
+    def _why(self, group: CallClass, tally: Tally, price: _Group) -> Why:
+        visible = max(self._visible, _MIN_VISIBLE)
+        reuse = self._table.reuse(tally)
+        doubt = _DOUBTS * self._table.doubt(tally, reuse, visible)
+        code: Code = "reuse_expected" if reuse + doubt >= price.theta else "reuse_unlikely"
+        return Why(code, group, reuse, doubt, price.theta, price.survival, tally.calls, visible)
+
+    def _remember(self, now: float, base: float, total: float, tally: Tally, price: _Group, hashes: list[int]) -> _Memory:
+        memory = _Memory(now, base, total, tally, price, hashes)
+        for each in hashes:
+            self._known[each] = memory
+        self._calls.append(memory)
+        self._pending.append(memory)
+        if len(self._calls) > self._max_calls:
+            oldest = self._calls.popleft()
+            self._count(oldest)
+            for each in oldest.hashes:
+                if self._known.get(each) is oldest:
+                    del self._known[each]
+        return memory
+
+    def settle(self, call: AdaptiveCall, *, stored: bool) -> None:
+        """Tells what was really done with a call where that is not what was decided: the rule only watches, or the caller chose."""
+        with self._lock:
+            _follow(call, stored=stored)
+
+    def observe(self, call: AdaptiveCall, cached_tokens: int, prompt_tokens: int, lmcache_tokens: int | None = None) -> None:
+        """Learns from what the server says of a call's prompt.
+
+        Args:
+            call: from :meth:`decide`.
+            cached_tokens: prompt tokens that came from any cache.
+            prompt_tokens: prompt tokens of the call.
+            lmcache_tokens: of the prompt, what LMCache had, where the server says (``num_lmcache_cached_tokens``): the pressure is LMCache's.
+        """
+        known, total = call.known, call.total_chars
+        if known is None or total <= 0 or prompt_tokens <= 0:
+            return
+        scale = prompt_tokens / total
+        expected, base = call.keep_chars * scale, known.base * scale
+        if expected - base < self.chunk_tokens:
+            return
+        held = (cached_tokens if lmcache_tokens is None else lmcache_tokens) >= (expected + base) / 2
+        with self._lock:
+            if call.tells:
+                self._press(known.group, held=held)
+            if held:
+                known.stored, known.restores = True, 0
+            elif not call.stored:
+                known.stored = False
+
+    def _press(self, price: _Group, *, held: bool) -> None:
+        before = _CALM if price.survival is None else price.survival
+        price.survival = survival = before + _MEMORY * (held - before)
+        price.quiet = 0
+        if survival < _LOW:
+            price.theta = min(_CEILING, price.theta + _STEP)
+        elif survival > _HIGH:
+            price.theta = max(self._floor, price.theta - _STEP)
+
+    def export(self) -> dict[str, Any]:
+        """What was learned, fit for JSON, without anything of any prompt: :meth:`restore` takes it in another process."""
+        with self._lock:
+            return {
+                "version": _VERSION,
+                "gap_seconds": self._gap,
+                "visible": self._visible,
+                "classes": self._table.export(),
+                "groups": [(label, turns, price.theta, price.survival) for (label, turns), price in self._groups.items()],
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what :meth:`export` gave.
+
+        Raises:
+            ValueError: ``state`` is of another version or makes no sense; nothing was taken from it.
+        """
+        try:
+            if state["version"] != _VERSION:
+                raise ValueError(f"version {state['version']!r}, not {_VERSION}")
+            gap, visible = _within(state["gap_seconds"], 0.0, 1e6), _within(state["visible"], 0.0, 1.0)
+            classes = [
+                (CallClass(str(label), *map(_bucket, (turns, length, seen))), _within(calls, 0.0, 1e9), _within(returned, 0.0, 1e9))
+                for label, turns, length, seen, calls, returned in state["classes"][:MAX_CLASSES]
+            ]
+            groups = [
+                ((str(label), _bucket(turns)), _within(theta, 0.0, 1.0), None if survival is None else _within(survival, 0.0, 1.0))
+                for label, turns, theta, survival in state["groups"][:_MAX_GROUPS]
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not the state of an adaptive rule: {error!r}") from error
+        with self._lock:
+            self._gap, self._visible = gap, visible
+            self._table.adopt(classes)
+            for key, theta, survival in groups:
+                price = self._groups.setdefault(key, _Group(self._floor))
+                price.theta, price.survival = max(self._floor, theta), survival
+
+    def take_new(self) -> dict[CallClass, tuple[float, float]]:
+        """What was counted since this was last asked, to be added to a fleet's counts: calls and returns by class."""
+        with self._lock:
+            return self._table.take_new()
+
+    def give_back(self, new: Mapping[CallClass, tuple[float, float]]) -> None:
+        """Takes back what :meth:`take_new` gave and could not be shared; the next one gives it again."""
+        with self._lock:
+            self._table.give_back(new)
+
+    def adopt(self, counts: Iterable[tuple[CallClass, float, float]]) -> None:
+        """Goes on from a fleet's counts: class, calls and returns."""
+        counts = list(counts)
+        with self._lock:
+            self._table.adopt(counts)
+
+
+def _follow(call: AdaptiveCall, *, stored: bool) -> None:
+    """Notes what becomes of a call: what it adds, and what it shares with the call that it continues."""
+    call.stored = stored
+    if call.memory is not None:
+        call.memory.stored = stored
+    if call.known is not None:
+        call.known.stored = stored or call.was_stored
+
+
+def _within(value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"{value!r} is not from {low:g} to {high:g}")
+    return float(value)
+
+
+def _bucket(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= 16:
+        raise ValueError(f"{value!r} is no bucket")
+    return value

@@ -1,0 +1,132 @@
+"""Where a prompt may be continued: hashes of its leading messages, by which a later call that starts alike is recognised.
+
+Hashing reads no text that was read before: Python keeps the hash of a string with the string, and a conversation sends the same strings again.
+Hashes are SipHash under the process's own random key, folded with a key of the rule's: they are good in one process only, are never stored or
+sent, and give no text away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from .signals import content_chars
+
+__all__ = ["EMPTY_CHAIN", "Chain", "chain_of"]
+
+_REPLY: Final = "assistant"
+_HEAD_ROLES: Final = ("system", "developer")
+_LOOK_BACK: Final = (1, 2, 4, 8, 16, 32)
+"""Before which model replies, counted from the last, the prompt is looked up: each of them was the end of an earlier call."""
+
+_MAX_DEPTH: Final = 6
+"""Nesting of content that is looked into; what lies deeper does not tell prompts apart."""
+
+
+class Chain(NamedTuple):
+    """Boundaries of a prompt, from its start on.
+
+    Attributes:
+        hashes: one for each boundary, of all that lies before it; the last is of the whole prompt.
+        chars: characters before each boundary.
+        parent: index of the boundary at which the call before this one ended, as the prompt itself shows; -1 where it shows none.
+    """
+
+    hashes: Sequence[int]
+    chars: Sequence[int]
+    parent: int = -1
+
+
+EMPTY_CHAIN: Final = Chain((), ())
+"""Of a call without messages: nothing is known or learnt of it."""
+
+
+def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
+    """The boundaries of a chat completion or Responses request: the end of the system prompt, the ends of earlier calls, and the end.
+
+    O(messages), and constant in their length once their strings have been hashed. At most eight boundaries.
+
+    Args:
+        body: the request as it goes out.
+        key: secret of the process, such as ``secrets.randbits(64)``; the same for all calls that are to recognise each other.
+    """
+    messages = body.get("messages", body.get("input"))
+    if isinstance(messages, str):
+        messages = [messages]
+    if not isinstance(messages, (list, tuple)) or not messages:
+        return EMPTY_CHAIN
+    try:
+        roles = [message["role"] for message in messages]
+        texts = [message["content"] for message in messages]
+        if "tool" in roles:
+            texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
+        hash(tuple(texts))
+        sizes = list(map(len, texts))
+    except (KeyError, TypeError):  # content in parts, Responses items, objects
+        roles = [_field(message, "role") or _kind(message) for message in messages]
+        texts = [_digest(message) for message in messages]
+        sizes = [_chars(message) for message in messages]
+    return _boundaries(roles, texts, sizes, _seed(body, key))
+
+
+def _seed(body: Mapping[Any, Any], key: int) -> tuple[Any, ...]:
+    """What stands before the first message: tools, by their names, and instructions."""
+    tools = body.get("tools")
+    if not tools or not isinstance(tools, (list, tuple)):
+        return key, body.get("model"), _digest(body.get("instructions"))
+    names = [_digest(_field(_field(tool, "function") or tool, "name")) for tool in tools]
+    return key, body.get("model"), _digest(body.get("instructions")), *names
+
+
+def _boundaries(roles: list[Any], texts: list[Any], sizes: list[int], seed: tuple[Any, ...]) -> Chain:
+    count = len(roles)
+    head = next((at for at, role in enumerate(roles) if role not in _HEAD_ROLES), count)
+    ends = {head, count}
+    parent = 0
+    if _REPLY in roles:
+        starts = _reply_starts(roles)
+        parent = starts[-1]
+        ends.update(starts[-back] for back in _LOOK_BACK if back <= len(starts))
+    ends.discard(0)
+    order = sorted(ends)
+    hashes = [hash((seed, tuple(roles[:end]), tuple(texts[:end]))) for end in order]
+    return Chain(hashes, [sum(sizes[:end]) for end in order], order.index(parent) if parent else -1)
+
+
+def _reply_starts(roles: list[Any]) -> list[int]:
+    """Where each run of the model's own messages begins."""
+    return [at for at, role in enumerate(roles) if role == _REPLY and (not at or roles[at - 1] != _REPLY)]
+
+
+def _with_calls(message: Any) -> Any:
+    calls = message.get("tool_calls")
+    return message["content"] if not calls else f"{message['content']}{_digest(calls)}"
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _kind(item: Any) -> str:
+    """Whose a Responses item without a role is: what the model made (reasoning, a call of a function), or what came back."""
+    kind = _field(item, "type")
+    return _REPLY if isinstance(kind, str) and not kind.endswith("_output") else "user"
+
+
+def _chars(message: Any) -> int:
+    content = _field(message, "content")
+    return content_chars(message if content is None else content)
+
+
+def _digest(value: Any, depth: int = 0) -> Any:
+    """Something hashable that tells content apart."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        return tuple(_digest(item, depth + 1) for key, item in value.items() if key not in {"id", "status", "call_id", "tool_call_id"})
+    if isinstance(value, (list, tuple)):
+        return tuple(_digest(item, depth + 1) for item in value)
+    fields = getattr(value, "__dict__", None)
+    return _digest(fields, depth) if isinstance(fields, dict) else type(value).__name__
