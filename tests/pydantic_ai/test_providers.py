@@ -1,0 +1,113 @@
+"""Whatever provider, prefix or model class: what rides the openai client is decided by the server it goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
+
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.models import infer_model
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
+
+from . import ways
+from .conftest import attributes
+from .test_runs import SKIP, hints
+
+NAME = "openai/stand-in"  # OpenRouter and Together want a vendor before the slash
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with StandIn(models=("stand-in", NAME)) as server:
+        yield server
+
+
+def _provider(module: str, name: str, server: StandIn, **given: Any) -> Any:
+    found = pytest.importorskip(f"pydantic_ai.providers.{module}", reason=f"this pydantic-ai has no {name}")
+    return getattr(found, name)(**given)
+
+
+PROVIDERS = {
+    "OpenAIProvider": ("openai", {"base_url": True, "api_key": "key"}),
+    "VLLMProvider": ("vllm", {"base_url": True, "api_key": "key"}),
+    "OllamaProvider": ("ollama", {"base_url": True, "api_key": "key"}),
+    "LiteLLMProvider": ("litellm", {"api_base": True, "api_key": "key"}),
+    "OpenRouterProvider": ("openrouter", {"openai_client": True}),
+    "AzureProvider": ("azure", {"openai_client": True}),
+    "TogetherProvider": ("together", {"openai_client": True}),
+}
+
+
+def _made(name: str, server: StandIn) -> Any:
+    module, wanted = PROVIDERS[name]
+    values = {
+        "base_url": server.base_url,
+        "api_base": server.base_url,
+        "openai_client": AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0),
+    }
+    given = {key: values[key] if value is True else value for key, value in wanted.items()}
+    return _provider(module, name, server, **given)
+
+
+@pytest.mark.parametrize("model_class", [OpenAIChatModel, OpenAIResponsesModel])
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_provider(name: str, model_class: Any, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+    agent = Agent(model_class(NAME, provider=_made(name, server)), name="scout")
+    ways.run(loop, agent, "hi")
+    assert hints(server) == [SKIP]
+    [span] = instrumented.decided
+    assert attributes(span)["gen_ai.agent.name"] == "scout"
+    assert instrumented.total("kvpolicy.decisions") == 1
+
+
+def test_a_model_class_of_its_own(server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+    found = pytest.importorskip("pydantic_ai.models.ollama", reason="this pydantic-ai has no OllamaModel")
+    ways.run(loop, Agent(found.OllamaModel(NAME, provider=_made("OllamaProvider", server)), name="scout"), "hi")
+    assert hints(server) == [SKIP]
+    assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == ["scout"]
+
+
+def test_a_model_class_that_refuses_the_answer(server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+    from pydantic_ai.models.openrouter import OpenRouterModel
+
+    agent = Agent(OpenRouterModel(NAME, provider=_made("OpenRouterProvider", server)), name="scout")
+    with pytest.raises(UnexpectedModelBehavior, match="provider"):  # a field that only OpenRouter sends
+        ways.run(loop, agent, "hi")
+    assert hints(server) == [SKIP]
+    assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == ["scout"]
+
+
+@pytest.mark.parametrize("prefix", ["openai", "openai-chat", "openai-responses", "vllm", "ollama"])
+@pytest.mark.filterwarnings("ignore:In v2.0")
+def test_a_models_name_alone(prefix: str, server: StandIn, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("OPENAI_BASE_URL", "VLLM_BASE_URL", "OLLAMA_BASE_URL"):
+        monkeypatch.setenv(variable, server.base_url)
+        monkeypatch.setenv(variable.replace("BASE_URL", "API_KEY"), "key")
+    try:
+        model = infer_model(f"{prefix}:stand-in")
+    except Exception as error:  # what it raises for a prefix it does not know has changed between versions
+        pytest.skip(f"this pydantic-ai has no prefix {prefix!r}: {error}")
+    ways.run(loop, Agent(model), "hi")
+    [request] = server.requests
+    expected = "/v1/responses" if isinstance(model, OpenAIResponsesModel) else "/v1/chat/completions"
+    assert request.path == expected
+    assert request.body["kv_transfer_params"] == SKIP
+    assert len(instrumented.decided) == 1
+
+
+def test_a_hosted_vendor_is_decided_and_not_sent(
+    server: StandIn, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", "gb10.local")
+    ways.run(loop, Agent(OpenAIChatModel("stand-in", provider=_made("OpenAIProvider", server))), "hi")
+    assert hints(server) == [None]
+    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["excluded_target"]

@@ -1,0 +1,213 @@
+"""However an agent is run: one decision for each model request, where it belongs, and the sum on the agent's span."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
+
+from pydantic_ai import Agent, ModelRetry
+from pydantic_ai.direct import model_request, model_request_stream, model_request_sync
+from pydantic_ai.messages import ModelRequest
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.test import TestModel
+
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
+
+from . import ways
+from .conftest import Model, attributes
+
+SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
+STORE = {"lmcache.skip_save": False}
+SUMMARY = ("kvpolicy.agent.calls", "kvpolicy.agent.skipped", "kvpolicy.agent.stored")
+
+
+def hints(server: StandIn) -> list[Any]:
+    return [request.body.get("kv_transfer_params") for request in server.requests]
+
+
+def decisions(telemetry: Telemetry) -> list[str]:
+    ordered = sorted(telemetry.decided, key=lambda span: span.start_time or 0)
+    return [attributes(span)["kvpolicy.decision"] for span in ordered]
+
+
+def summaries(telemetry: Telemetry) -> dict[str, tuple[int, int, int]]:
+    """What stands on the agents' spans, by the agents' names."""
+    spans = [attributes(span) for span in telemetry.spans("pydantic-ai")]
+    return {span["gen_ai.agent.name"]: tuple(span[name] for name in SUMMARY) for span in spans if SUMMARY[0] in span}
+
+
+def with_tool(model: Any, **given: Any) -> Agent[Any, Any]:
+    agent = Agent(model, name="scout", **given)
+
+    @agent.tool_plain
+    def lookup(key: str) -> str:
+        return f"{key} is known"
+
+    return agent
+
+
+@pytest.mark.parametrize("way", ways.WAYS, ids=lambda way: way.__name__)
+def test_a_tool_loop_is_decided_step_by_step(
+    way: Callable[..., Any], kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
+    way(loop, with_tool(model(kind)), "please lookup")
+    assert hints(server) == [SKIP, STORE]
+    assert decisions(instrumented) == ["skip", "store"]
+    assert instrumented.total("kvpolicy.decisions") == 2
+    assert instrumented.total("kvpolicy.errors") == 0
+    first, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
+    assert {span.instrumentation_scope.name for span in (first, second)} == {"pydantic-ai" if traced else "otel_kvpolicy"}
+    assert attributes(first)["kvpolicy.reasons"] == ("one_off_short_prompt",)
+    assert attributes(second)["kvpolicy.reasons"] == ("multi_turn_conversation",)
+    assert {attributes(span)["gen_ai.agent.name"] for span in (first, second)} == {"scout"}
+    assert summaries(instrumented) == ({"scout": (2, 1, 1)} if traced else {})
+
+
+def test_a_stream_left_early(kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+    async def use() -> None:
+        async with Agent(model(kind), name="scout").run_stream("hi") as result:
+            async for _ in result.stream_text():
+                break
+
+    loop.run_until_complete(use())
+    assert hints(server) == [SKIP]
+    assert decisions(instrumented) == ["skip"]
+    assert instrumented.total("kvpolicy.prompt.tokens") > 0  # the call was closed, not lost
+    assert summaries(instrumented) == ({"scout": (1, 1, 0)} if traced else {})
+
+
+def test_a_stream_whose_reader_raises(
+    kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use() -> None:
+        async with Agent(model(kind)).run_stream("hi") as result:
+            async for _ in result.stream_text():
+                raise LookupError
+
+    with pytest.raises(LookupError):
+        loop.run_until_complete(use())
+    assert decisions(instrumented) == ["skip"]
+    assert "detach" not in caplog.text
+
+
+def test_a_cancelled_run(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+    with StandIn(latency=30) as slow:
+
+        async def use() -> None:
+            task = asyncio.create_task(Agent(model(kind, base_url=slow.base_url)).run("hi"))
+            while not slow.requests:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        loop.run_until_complete(use())
+        assert hints(slow) == [SKIP]
+    assert decisions(instrumented) == ["skip"]
+    assert instrumented.total("kvpolicy.decisions") == 1
+
+
+def test_an_output_retry_is_another_request(
+    kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
+    agent = Agent(model(kind), name="scout")
+    refused = []
+
+    @agent.output_validator
+    def once(output: str) -> str:
+        if not refused:
+            refused.append(output)
+            raise ModelRetry("again")
+        return output
+
+    ways.run(loop, agent, "hi")
+    assert hints(server) == [SKIP, STORE]
+    assert decisions(instrumented) == ["skip", "store"]
+    assert summaries(instrumented) == ({"scout": (2, 1, 1)} if traced else {})
+
+
+def test_the_clients_own_retries_are_one_decision(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+    with StandIn(fail_first=2) as flaky:
+        ways.run(loop, Agent(model(kind, base_url=flaky.base_url, max_retries=2)), "hi")
+        assert hints(flaky) == [SKIP] * 3
+    assert decisions(instrumented) == ["skip"]
+    assert instrumented.total("kvpolicy.decisions") == 1
+
+
+def test_a_fallback_is_decided_for_each_model_tried(
+    kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
+    with StandIn(fail_first=1) as down:
+        agent = Agent(FallbackModel(model(kind, base_url=down.base_url), model(kind)), name="scout")
+        ways.run(loop, agent, "hi")
+        assert hints(down) == [SKIP]
+    assert hints(server) == [SKIP]
+    assert instrumented.total("kvpolicy.decisions") == 2
+    assert summaries(instrumented) == ({"scout": (2, 2, 0)} if traced else {})
+
+
+def test_a_sub_agent_counts_for_itself(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+    one = model(kind)
+    below = Agent(one, name="below")
+    above = Agent(one, name="above")
+
+    @above.tool_plain
+    async def delegate() -> str:
+        return str((await below.run("hi")).output)
+
+    ways.run(loop, above, "please delegate")
+    names = Counter(attributes(span)["gen_ai.agent.name"] for span in instrumented.decided)
+    assert names == {"above": 2, "below": 1}
+    assert summaries(instrumented) == ({"above": (2, 1, 1), "below": (1, 1, 0)} if traced else {})
+
+
+def test_parallel_agents_do_not_mix(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+    one = model(kind)
+    agents = [Agent(one, name=f"agent-{number}", metadata={"role": f"role-{number}"}) for number in range(8)]
+
+    async def use() -> None:
+        await asyncio.gather(*(agent.run("hi") for agent in agents for _ in range(2)))
+
+    loop.run_until_complete(use())
+    assert Counter(attributes(span)["gen_ai.agent.name"] for span in instrumented.decided) == {agent.name: 2 for agent in agents}
+    counted = Counter[str]()
+    for point, value in instrumented.points("kvpolicy.decisions"):
+        counted[point["gen_ai.agent.name"]] += value
+    assert counted == {agent.name: 2 for agent in agents}
+
+
+def test_a_model_request_without_an_agent(kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+    async def streamed() -> None:
+        async with model_request_stream(model(kind), messages) as stream:
+            async for _ in stream:
+                pass
+
+    messages = [ModelRequest.user_text_prompt("hi")]
+    loop.run_until_complete(model_request(model(kind), messages))
+    loop.run_until_complete(streamed())
+    model_request_sync(model(kind), messages)
+    assert hints(server) == [SKIP] * 3
+    assert decisions(instrumented) == ["skip"] * 3
+    assert all("gen_ai.agent.name" not in attributes(span) for span in instrumented.decided)
+
+
+def test_a_model_without_the_openai_client_is_left_alone(traced: bool, instrumented: Telemetry, loop: Any) -> None:
+    result = ways.run(loop, with_tool(TestModel()), "please lookup")
+    assert "known" in result.output
+    assert instrumented.decided == []
+    assert instrumented.points("kvpolicy.decisions") == []
+    assert summaries(instrumented) == {}
+
+
+def test_the_agents_name_is_inferred_as_without_us(model: Model, instrumented: Telemetry, loop: Any) -> None:
+    cartographer = Agent(model())
+    cartographer.run_sync("hi")
+    assert cartographer.name == "cartographer"
+    assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == ["cartographer"]
