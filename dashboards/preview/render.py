@@ -35,6 +35,7 @@ from PIL import Image
 
 JSON = dict[str, Any]
 FOLDER = Path(__file__).parent
+LABEL = "preview drawn with matplotlib from a real Prometheus and the run's own spans, not a screenshot of Grafana"
 THEMES = {
     "light": {"page": "#f4f5f5", "panel": "#ffffff", "text": "#24292e", "muted": "#6e7780", "grid": "#e4e7eb"},
     "dark": {"page": "#111217", "panel": "#181b1f", "text": "#d8d9da", "muted": "#8e8e9a", "grid": "#2b2e36"},
@@ -137,7 +138,7 @@ class Drawing:
 
     def draw(self) -> Figure:
         figure = plt.figure(figsize=(16, self.height * 0.36), dpi=75, facecolor=self.theme["page"])
-        top = f"{self.dashboard['title']}  ·  preview drawn with matplotlib from a real Prometheus and the run's own spans, not a screenshot of Grafana"
+        top = f"{self.dashboard['title']}  ·  {LABEL}"
         figure.text(0.008, 1 - 0.75 / self.height, top, color=self.theme["text"], fontsize=11, va="center", weight="bold")
         for panel in self.panels:
             place = panel["gridPos"]

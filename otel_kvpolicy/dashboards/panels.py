@@ -589,7 +589,9 @@ def dashboard(
             "enable": True,
             "hide": False,
             "iconColor": colour,
+            # Grafana 10 reads the query here, later ones in target.
             "expr": expr,
+            "target": {"refId": "Anno", "expr": expr},
             "step": "60s",
             "titleFormat": "{{alertname}}",
             "textFormat": "{{alertstate}}",

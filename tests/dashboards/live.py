@@ -107,6 +107,12 @@ class Growing:
                     yield f"{sample.name}{{{labels}}} {sample.value * (self.turn if counts else 1)}"
 
 
+def _environment() -> dict[str, str]:
+    """Ours, without settings of this package or of OpenTelemetry that are meant for other processes."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KV_CACHE_", "OTEL_"))}
+    return kept | {"NO_PROXY": LOOPBACK}
+
+
 class App:
     """The instrumented application."""
 
@@ -114,7 +120,12 @@ class App:
         command = [sys.executable, "-m", "tests.dashboards.app", *arguments]
         self._model, self._scale = model, scale
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], env=os.environ | environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            env=_environment() | environment,
         )
         assert self._process.stdout
         self.port = int(self._process.stdout.readline())

@@ -14,6 +14,7 @@ import pytest
 from otel_kvpolicy.dashboards import limits
 from otel_kvpolicy.dashboards import panels as generator
 from otel_kvpolicy.dashboards.queries import NAMES_STATES
+from otel_kvpolicy.explain.command import command as explain
 
 from .built import DASHBOARDS, RULES, is_prometheus, panels
 
@@ -236,6 +237,13 @@ def test_what_the_issue_asks_for_is_linked() -> None:
     assert "otel-kvpolicy explain ${__value.text}" in text
     assert "otel-kvpolicy explain TRACE_ID" in text
     assert '"exemplar": true' in text
+
+
+def test_the_command_line_that_is_shown_exists() -> None:
+    accepted = {option for parameter in explain.params for option in parameter.opts}
+    shown = re.findall(r"otel-kvpolicy explain [^\s`]+ (--\w+) http", json.dumps(list(DASHBOARDS.values())))
+    assert len(shown) >= 2
+    assert set(shown) <= accepted
 
 
 def test_the_limits_of_panels_are_those_of_alerts() -> None:
