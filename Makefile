@@ -11,8 +11,8 @@ help: ## this list
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --editable '.[all]' --group test --group lint
+	$(BIN)/pip install -qq --upgrade 'pip>=25.1'
+	$(BIN)/pip install -qq --editable '.[all]' --group test --group lint
 	@touch $(READY)
 
 demo: $(READY) ## real conversations through an embedded vLLM and LMCache stand-in
