@@ -1,0 +1,242 @@
+"""The decision log: what it holds, and that neither a full disk, a crash, nor other processes spoil it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from otel_kvpolicy.explain.files import FileSource
+from otel_kvpolicy.explain.source import Query
+from otel_kvpolicy.standin import FAULT_HEADER, StandIn
+from otel_kvpolicy.telemetry import decision_log as log_module
+from otel_kvpolicy.telemetry.decision_log import BACKUPS, DecisionLog
+
+from ..conftest import Telemetry
+
+LARGE = 1 << 40
+
+
+def ask(server: StandIn, content: str = "hello", **options: Any) -> None:
+    with openai.OpenAI(base_url=server.base_url, api_key="x", max_retries=0) as client:
+        client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": content}], **options)
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    assert log_module.flush(20)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Caught:
+    def __init__(self) -> None:
+        self.errors: list[tuple[str, Exception]] = []
+
+    def __call__(self, seam: str, error: Exception) -> None:
+        self.errors.append((seam, error))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "decisions.jsonl"
+
+
+@pytest.fixture
+def logged(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KV_CACHE_DECISION_LOG", str(path))
+    return path
+
+
+def test_an_entry_says_what_the_span_says(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
+    secret = "a prompt that must not be written"
+    ask(server, secret)
+    (entry,), (span,) = entries(logged), instrumented.decided
+    assert entry["trace_id"] == f"{span.context.trace_id:032x}"
+    assert entry["span_id"] == f"{span.context.span_id:016x}"
+    assert entry["service"] == span.resource.attributes["service.name"]
+    on_span = {name: list(value) if isinstance(value, tuple) else value for name, value in (span.attributes or {}).items()}
+    assert {name: on_span[name] for name in entry["attributes"]} == entry["attributes"]
+    assert {name for name in on_span if name.startswith("kvpolicy.")} <= entry["attributes"].keys()
+    assert secret not in logged.read_text()
+
+
+def test_a_failed_call_is_logged_with_its_error(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
+    with pytest.raises(openai.InternalServerError):
+        ask(server, extra_headers={FAULT_HEADER: "500"})
+    (entry,) = entries(logged)
+    assert entry["attributes"]["error.type"] == "InternalServerError"
+    assert entry["attributes"]["kvpolicy.decision"] == "skip"
+
+
+def test_nothing_is_written_unless_asked(instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ask(server)
+    assert log_module.flush(20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_written_is_counted_and_the_call_goes_well(
+    instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KV_CACHE_DECISION_LOG", str(tmp_path))  # a directory
+    ask(server)
+    assert log_module.flush(20)
+    assert [point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")] == ["decision_log"]
+
+
+def test_a_log_that_is_too_slow_drops(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caught, log = Caught(), DecisionLog(str(path))
+    monkeypatch.setattr(log_module, "_MAX_QUEUED", 0)
+    log.write({"n": 1}, LARGE, caught)
+    assert [(seam, type(error)) for seam, error in caught.errors] == [("decision_log", queue.Full)]
+    assert not path.exists()
+
+
+def test_rotation_keeps_the_youngest(path: Path) -> None:
+    caught, log = Caught(), DecisionLog(str(path))
+    for number in range(100):
+        log.write({"n": number}, 64, caught)
+        assert log.flush(20)  # a batch for each entry, so that the file grows by one
+    assert caught.errors == []
+    files = [path.with_name(f"{path.name}.{number}") for number in range(BACKUPS, 0, -1)] + [path]
+    assert sorted(path.parent.iterdir()) == sorted(files)
+    assert all(file.stat().st_size <= 64 for file in files)
+    kept = [json.loads(line)["n"] for file in files for line in file.read_text().splitlines()]
+    assert kept == list(range(kept[0], 100))
+    assert len(kept) > 2 * BACKUPS
+
+
+def test_an_entry_larger_than_the_limit_is_still_written(path: Path) -> None:
+    caught, log = Caught(), DecisionLog(str(path))
+    log.write({"long": "x" * 100}, 10, caught)
+    assert log.flush(20)
+    assert json.loads(path.read_text()) == {"long": "x" * 100}
+
+
+def test_a_torn_last_line_spoils_no_other(path: Path) -> None:
+    caught = Caught()
+    path.parent.mkdir()
+    path.write_text('{"n": 0}\n{"n": 1, "half')
+    log = DecisionLog(str(path))
+    log.write({"n": 2}, LARGE, caught)
+    log.write({"n": 3}, LARGE, caught)
+    assert log.flush(20)
+    lines = path.read_text().splitlines()
+    assert [lines[0], *map(json.loads, lines[2:])] == ['{"n": 0}', {"n": 2}, {"n": 3}]
+
+
+def test_a_removed_file_is_made_anew(path: Path) -> None:
+    caught, log = Caught(), DecisionLog(str(path))
+    log.write({"n": 1}, LARGE, caught)
+    assert log.flush(20)
+    path.unlink()
+    log.write({"n": 2}, LARGE, caught)
+    assert log.flush(20)
+    assert json.loads(path.read_text()) == {"n": 2}
+
+
+WRITER = """
+    import sys
+    from otel_kvpolicy.telemetry.decision_log import decision_log, flush
+
+    path, name, count, max_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    def caught(seam, error):
+        raise SystemExit(f"{seam}: {error!r}")
+    for number in range(count):
+        decision_log(path).write({"writer": name, "n": number, "padding": "x" * 200}, max_bytes, caught)
+        if number % 10 == 0:
+            flush(20)
+"""
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("max_bytes", [LARGE, 20_000])
+def test_processes_share_a_file(path: Path, max_bytes: int) -> None:
+    count = 200
+    writers = [start(WRITER, str(path), name, str(count), str(max_bytes)) for name in "abc"]
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert writer.returncode == 0, said
+    rotated = [path.with_name(f"{path.name}.{number}") for number in range(1, BACKUPS + 1)]
+    lines = [json.loads(line) for file in [path, *rotated] if file.exists() for line in file.read_text().splitlines()]
+    seen = {(line["writer"], line["n"]) for line in lines}
+    assert len(seen) == len(lines)
+    if max_bytes == LARGE:
+        assert seen == {(name, number) for name in "abc" for number in range(count)}
+    else:
+        assert all(file.exists() for file in rotated)
+        assert len(lines) > BACKUPS * max_bytes / 2 / 260
+
+
+def test_what_is_queued_at_exit_is_written(path: Path) -> None:
+    script = """
+        import sys
+        from otel_kvpolicy.telemetry.decision_log import decision_log
+        for number in range(500):
+            decision_log(sys.argv[1]).write({"n": number}, 1 << 40, lambda seam, error: sys.exit(1))
+    """
+    writer = start(script, str(path))
+    _, said = writer.communicate(timeout=60)
+    assert writer.returncode == 0, said
+    assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == list(range(500))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_writes_too(path: Path) -> None:
+    script = """
+        import os, sys, warnings
+        from otel_kvpolicy.telemetry.decision_log import decision_log, flush
+        warnings.simplefilter("ignore", DeprecationWarning)
+        def write(who):
+            decision_log(sys.argv[1]).write({"who": who}, 1 << 40, lambda seam, error: os._exit(1))
+        write("parent")
+        flush(20)
+        child = os.fork()
+        if child == 0:
+            write("child")
+            os._exit(0 if flush(20) else 2)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    writer = start(script, str(path))
+    _, said = writer.communicate(timeout=60)
+    assert writer.returncode == 0, said
+    assert [json.loads(line)["who"] for line in path.read_text().splitlines()] == ["parent", "child"]
+
+
+def test_a_killed_process_leaves_a_log_that_can_be_read(path: Path, instrumented: Telemetry, server: StandIn) -> None:
+    script = """
+        import sys
+        from otel_kvpolicy.telemetry.decision_log import decision_log
+        log = decision_log(sys.argv[1])
+        attributes = {"kvpolicy.decision": "skip", "padding": "x" * 500}
+        while True:
+            log.write({"timestamp": "2026-01-01T00:00:00Z", "attributes": attributes}, 1 << 40, lambda seam, error: None)
+    """
+    writer = start(script, str(path))
+    deadline = time.monotonic() + 30
+    while not (path.exists() and path.stat().st_size > 100_000):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate(timeout=30)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"\n") + 40])  # as a machine that lost its power leaves it
+    source = FileSource(str(path))
+    source.recent(Query(1))
+    assert len(source.neighbours(source.recent(Query(1))[0])) == 0 or len(source.notes) <= 1
+    lines = path.read_bytes().split(b"\n")
+    assert all(json.loads(line) for line in lines[:-1])
