@@ -1,0 +1,261 @@
+"""Runs openai-python's and pydantic-ai's own tests with and without the instrumentation, and compares: the same ones must pass.
+
+    python tools/upstream_suites.py openai
+    python tools/upstream_suites.py pydantic-ai --source ~/src/pydantic-ai
+
+The tests are taken from the published source distribution at run time; nothing of them is kept here. pydantic-ai's has held no tests since
+1.2x, so ``--source`` takes an unpacked source tree or a git repository instead. Each suite gets a virtual environment of its own in the
+working directory, which a second run uses again. A loopback stand-in answers the tests that want a server; it knows two endpoints, so most
+of those fail either way, which is what the comparison is for.
+
+As a pytest plugin (``-p upstream_suites``) this same file records the outcomes, and switches the instrumentation on where it is told to.
+"""
+
+# ruff: noqa: S603, S607, T201 - a command line tool that starts pip and pytest
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+ON, OUTCOMES = "UPSTREAM_SUITES_INSTRUMENTED", "UPSTREAM_SUITES_OUTCOMES"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A project's tests that go through what we patch.
+
+    Attributes:
+        distribution: on PyPI, with ``{version}`` to fill in.
+        installed: what is tested.
+        requirements: what its tests import besides.
+        tests: files and folders, as far as the version has them.
+        version: tested where none is given.
+    """
+
+    distribution: str
+    installed: str
+    requirements: tuple[str, ...]
+    tests: tuple[str, ...]
+    version: str
+
+
+SUITES = {
+    "openai": Suite(
+        "openai=={version}",
+        "openai[aiohttp,realtime]=={version}",
+        (
+            "pytest>=9",
+            "pytest-asyncio>=1.4",
+            "inline-snapshot>=0.28",
+            "rich",
+            "trio",
+            "anyio",
+            "azure-identity",
+            "botocore",
+            "Pillow",
+            "httpx",
+        ),
+        (
+            "tests/api_resources/chat/test_completions.py",
+            "tests/api_resources/test_responses.py",
+            "tests/lib/chat",
+            "tests/lib/responses",
+            "tests/lib/streaming",
+            "tests/lib/test_azure.py",
+            "tests/test_client.py",
+            "tests/test_legacy_response.py",
+            "tests/test_response.py",
+            "tests/test_streaming.py",
+        ),
+        "3.57.0",
+    ),
+    "pydantic-ai": Suite(
+        "pydantic-ai=={version}",
+        "pydantic-ai-slim[openai,logfire,mcp]=={version}",
+        ("pytest>=9", "pytest-mock", "pytest-recording", "inline-snapshot", "dirty-equals", "logfire", "blockbuster>=1.5.26,<1.6", "httpx"),
+        (
+            "tests/models/test_openai.py",
+            "tests/models/test_openai_responses.py",
+            "tests/models/test_openai_legacy_timeout.py",
+            "tests/models/test_openai_prompt_cache.py",
+            "tests/models/test_instrumented.py",
+            "tests/models/test_fallback.py",
+            "tests/test_direct.py",
+        ),
+        "1.20.0",
+    ),
+}
+
+
+def main() -> int:
+    """Runs one suite twice and prints what differs; 0 where nothing does."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--version", help="of the tested package")
+    parser.add_argument("--source", type=Path, help="unpacked source tree or git repository to take the tests from")
+    parser.add_argument("--workdir", type=Path, default=REPOSITORY / ".cache" / "upstream")
+    parser.add_argument("--tests", nargs="+", help="instead of the suite's own selection")
+    given = parser.parse_args()
+    suite = SUITES[given.suite]
+    version = given.version or suite.version
+    workdir = given.workdir.resolve() / f"{given.suite}-{version}"
+    python = _environment(suite, version, workdir)
+    tree = _tree(suite, version, given.source, python, workdir)
+    tests = [test for test in given.tests or suite.tests if (tree / test.partition("::")[0]).exists()]
+    without, instrumented = (_run(python, tree, tests, workdir, on=on) for on in (False, True))
+    different = _compare(without, instrumented)
+    if different:  # those that look at the whole body find the hint in it, which observe mode leaves out
+        observed = _run(python, tree, different, workdir, on=True, mode="observe")
+        different = [test for test in different if observed["tests"].get(test) != without["tests"].get(test)]
+        print(f"{len(different)} of them differ in observe mode too, where no hint is sent")
+    return 1 if different or not instrumented["decisions"] else 0
+
+
+def _environment(suite: Suite, version: str, workdir: Path) -> Path:
+    python = workdir / "venv" / "bin" / "python"
+    if not (workdir / "ready").exists():
+        venv.create(workdir / "venv", with_pip=True)
+        install = [python, "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "--editable", f"{REPOSITORY}[demo]"], check=True)
+        subprocess.run([*install, suite.installed.format(version=version), *suite.requirements], check=True)
+        (workdir / "ready").touch()
+    return python
+
+
+def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir: Path) -> Path:
+    """The folder that holds ``tests``."""
+    tree = workdir / "source"
+    if tree.exists():
+        return next(path.parent for path in sorted(tree.glob("**/tests")) if path.is_dir())
+    if source is not None and (source / "tests").is_dir():
+        return source
+    tree.mkdir(parents=True)
+    if source is not None:
+        archive = subprocess.run(["git", "-C", source, "archive", "HEAD"], check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
+    else:
+        fetch = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", workdir]
+        subprocess.run([*fetch, suite.distribution.format(version=version)], check=True)
+        with tarfile.open(next(workdir.glob("*.tar.gz"))) as packed:
+            packed.extractall(tree, filter="data")
+    return next(path.parent for path in sorted(tree.glob("**/tests")) if path.is_dir())
+
+
+def _run(python: Path, tree: Path, tests: Iterable[str], workdir: Path, *, on: bool, mode: str = "enforce") -> dict[str, Any]:
+    from otel_kvpolicy.standin import StandIn
+
+    outcomes = workdir / f"outcomes-{'with' if on else 'without'}.json"
+    outcomes.unlink(missing_ok=True)
+    with StandIn(models=_AnyModel(("stand-in",))) as server:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parent),
+            "TEST_API_BASE_URL": server.base_url,
+            OUTCOMES: str(outcomes),
+            ON: "1" if on else "",
+            "KV_CACHE_MODE": mode,
+        }
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "upstream_suites",
+            "-o",
+            "addopts=",
+            "-p",
+            "no:cacheprovider",
+            "--continue-on-collection-errors",
+            *tests,
+        ]
+        done = subprocess.run(command, cwd=tree, env=environment, check=False, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(outcomes.read_text(encoding="utf-8")) if outcomes.exists() else {}
+    if not found.get("tests"):
+        sys.exit(f"no test ran:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return found
+
+
+class _AnyModel(tuple[str, ...]):
+    """Served models: whichever is asked for."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _compare(without: dict[str, Any], instrumented: dict[str, Any]) -> list[str]:
+    """Prints both, and returns the tests whose outcome differs."""
+    for title, found in (("without", without), ("with", instrumented)):
+        counts = Counter(found["tests"].values())
+        print(f"{title:8} {', '.join(f'{number} {outcome}' for outcome, number in sorted(counts.items()))}; {found['decisions']} decisions")
+    tests = without["tests"].keys() | instrumented["tests"].keys()
+    different = [test for test in sorted(tests) if without["tests"].get(test) != instrumented["tests"].get(test)]
+    for test in different:
+        print(f"  {test}: {without['tests'].get(test)} -> {instrumented['tests'].get(test)}\n{instrumented['why'].get(test, '')}")
+    print("the same tests pass" if not different else f"{len(different)} differ")
+    return different
+
+
+# --- the plugin --------------------------------------------------------------------------------------------------------------------
+
+_outcomes: dict[str, str] = {}
+_why: dict[str, str] = {}
+_metrics: list[Any] = []
+
+
+def pytest_configure() -> None:
+    """Switches the instrumentation on, with telemetry kept in memory."""
+    if not os.environ.get(ON):
+        return
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from otel_kvpolicy import KVPolicyInstrumentor
+
+    _metrics.append(InMemoryMetricReader())
+    KVPolicyInstrumentor().instrument(tracer_provider=TracerProvider(), meter_provider=MeterProvider(_metrics))
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Keeps the worst outcome of a test's phases."""
+    if report.when == "call" or report.outcome != "passed":
+        _outcomes[report.nodeid] = report.outcome if report.when == "call" or report.outcome == "skipped" else "error"
+        if report.outcome == "failed":
+            _why[report.nodeid] = str(report.longreprtext)[-3000:]
+
+
+def pytest_sessionfinish() -> None:
+    """Writes the outcomes where the runner looks for them."""
+    found = {"tests": _outcomes, "why": _why, "decisions": sum(map(_decisions, _metrics))}
+    Path(os.environ[OUTCOMES]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _decisions(reader: Any) -> int:
+    data = reader.get_metrics_data()
+    return sum(
+        point.value
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "kvpolicy.decisions"
+        for point in metric.data.data_points
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
