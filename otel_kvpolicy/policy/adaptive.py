@@ -22,7 +22,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from .chain import EMPTY_CHAIN, Chain
@@ -38,7 +38,7 @@ DEFAULT_MAX_CALLS: Final = 4096
 DEFAULT_CHUNK_TOKENS: Final = 256
 """LMCache's default chunk: less than that is never stored, so that its absence says nothing."""
 
-_CEILING: Final = 0.6
+_CEILING: Final = 0.5
 _STEP: Final = 0.01
 _LOW: Final = 0.6
 _HIGH: Final = 0.8
@@ -140,7 +140,7 @@ class _Memory:
 
     __slots__ = ("at", "base", "chars", "counted", "group", "hashes", "restores", "returned", "stored", "tally")
 
-    def __init__(self, at: float, base: float, chars: float, tally: Tally, group: _Group, hashes: list[int]) -> None:
+    def __init__(self, at: float, base: float, chars: float, tally: Tally, group: _Group, hashes: Sequence[int]) -> None:
         self.at = at
         self.base = base  # characters of its prompt that were known before it
         self.chars = chars
@@ -266,10 +266,8 @@ class AdaptiveRule:
         if known is not None and shared and why.code == "reuse_unlikely" and not known.stored and known.restores < _MAX_RESTORES:
             known.restores += 1
             why = why._replace(code="shared_prefix_lost")
-        memory = None
-        if chain.hashes:
-            base = known.base if known is not None and depth >= total else depth
-            memory = self._remember(now, base, total, tally, price, [*chain.hashes[at + 1 :]] or [chain.hashes[-1]])
+        new = chain.hashes[at + 1 :]
+        memory = self._remember(now, depth, total, tally, price, new) if new else None
         call = AdaptiveCall(why, known, depth, total, memory, tells=first and known is not None and known.stored)
         _follow(call, stored=why.code != "reuse_unlikely")
         return call
@@ -336,7 +334,7 @@ class AdaptiveRule:
         code: Code = "reuse_expected" if reuse + doubt >= price.theta else "reuse_unlikely"
         return Why(code, group, reuse, doubt, price.theta, price.survival, tally.calls, visible)
 
-    def _remember(self, now: float, base: float, total: float, tally: Tally, price: _Group, hashes: list[int]) -> _Memory:
+    def _remember(self, now: float, base: float, total: float, tally: Tally, price: _Group, hashes: Sequence[int]) -> _Memory:
         memory = _Memory(now, base, total, tally, price, hashes)
         for each in hashes:
             self._known[each] = memory

@@ -133,6 +133,26 @@ def _seen(paths: list[tuple[int, ...]], segment_blocks: list[int]) -> list[int]:
     return seen
 
 
+def _guess_turns(paths: list[tuple[int, ...]], segment_blocks: list[int]) -> list[int]:
+    """Turns, for traces that do not say.
+
+    A request that shares more than its first block (which all requests with one system prompt share) with an earlier one is taken for the
+    next turn of the latest of these.
+    """
+    latest = [-1] * len(segment_blocks)
+    turns: list[int] = []
+    for at, path in enumerate(paths):
+        blocks, guess = 0, 0
+        for segment in path:
+            blocks += segment_blocks[segment]
+            before = latest[segment]
+            if before >= 0 and blocks > 1:
+                guess = turns[before] + 1
+            latest[segment] = at
+        turns.append(guess)
+    return turns
+
+
 class TraceBuilder:
     """Takes requests one by one.
 
@@ -157,63 +177,56 @@ class TraceBuilder:
         self._turns = array("i")
         self._prefix = array("q")
         self._roles: list[str | None] = []
-        self._last_on = array("i")  # for each node the latest request that had it
 
     def add(self, request: Request) -> None:
-        """Takes one more request; requests come in the order of their times."""
+        """Takes one more request, in any order."""
         blocks: Sequence[int | str] = request.blocks
         if self._full_only:
             blocks = blocks[: request.input_tokens // self.block_tokens]
-        turns = self._walk(blocks, len(self._times))
+        self._walk(blocks)
         self._ends.append(len(self._nodes))
         self._times.append(request.time)
         self._input.append(request.input_tokens)
         self._output.append(request.output_tokens)
-        self._turns.append(turns if request.turns is None else request.turns)
+        self._turns.append(-1 if request.turns is None else request.turns)
         self._prefix.append(-1 if request.prefix_tokens is None else request.prefix_tokens)
         self._roles.append(request.role)
 
-    def _walk(self, blocks: Sequence[int | str], request: int) -> int:
-        """Adds a request's blocks to the trie; the turns that its prefix suggests, for traces that do not say.
+    def __len__(self) -> int:
+        return len(self._times)
 
-        A request that shares more than its first block (which all requests with one system prompt share) with an earlier one is taken for
-        its next turn.
-        """
-        names, children, parents, nodes, last_on = self._names, self._children, self._parents, self._nodes, self._last_on
-        node = turns = 0  # 0 is the root; others count from 1
-        for depth, block in enumerate(blocks):
+    def _walk(self, blocks: Sequence[int | str]) -> None:
+        """Adds a request's blocks to the trie."""
+        names, children, parents, nodes = self._names, self._children, self._parents, self._nodes
+        node = 0  # the root; others count from 1
+        for block in blocks:
             name = names.setdefault(block, len(names))
             edge = node << 31 | name
             child = children.get(edge)
             if child is None:
                 parents.append(node)
-                last_on.append(request)
                 child = children[edge] = len(parents)
-            else:
-                if depth:
-                    turns = self._turns[last_on[child - 1]] + 1
-                last_on[child - 1] = request
             nodes.append(child)
             node = child
-        return turns
 
     def build(self) -> Trace:
-        """The trace; the builder is used up."""
+        """The trace, in the order of the requests' times; the builder is used up."""
         self._names.clear()
         self._children.clear()
         paths, segment_blocks = self._segments()
-        input_tokens = self._input.tolist()
-        texts = [
-            _text(tokens, turns, prefix, self.block_tokens)
-            for tokens, turns, prefix in zip(input_tokens, self._turns, self._prefix, strict=True)
-        ]
+        order = np.argsort(np.frombuffer(self._times) if len(self) else np.empty(0), kind="stable").tolist()
+        paths = [paths[at] for at in order]
+        guessed = _guess_turns(paths, segment_blocks)
+        turns = [guess if self._turns[at] < 0 else self._turns[at] for at, guess in zip(order, guessed, strict=True)]
         return Trace(
             block_tokens=self.block_tokens,
-            times=self._times.tolist(),
-            input_tokens=input_tokens,
-            output_tokens=self._output.tolist(),
-            texts=texts,
-            roles=self._roles,
+            times=[self._times[at] for at in order],
+            input_tokens=[self._input[at] for at in order],
+            output_tokens=[self._output[at] for at in order],
+            texts=[
+                _text(self._input[at], replies, self._prefix[at], self.block_tokens) for at, replies in zip(order, turns, strict=True)
+            ],
+            roles=[self._roles[at] for at in order],
             paths=paths,
             segment_blocks=segment_blocks,
         )
