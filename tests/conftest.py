@@ -50,17 +50,31 @@ class Telemetry:
         """Finished spans that carry a decision."""
         return [span for span in self.spans() if "kvpolicy.decision" in (span.attributes or {})]
 
-    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
-        """Attributes and value (sum, for histograms) of a metric's points."""
+    def _all_points(self) -> list[tuple[str, Any]]:
         data = self.reader.get_metrics_data()
         return [
-            (dict(point.attributes), point.value if hasattr(point, "value") else point.sum)
+            (metric.name, point)
             for resource in (data.resource_metrics if data else ())
             for scope in resource.scope_metrics
             for metric in scope.metrics
-            if metric.name == name
             for point in metric.data.data_points
         ]
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+        """Attributes and value (sum, for histograms) of a metric's points."""
+        return [
+            (dict(point.attributes), point.value if hasattr(point, "value") else point.sum)
+            for metric, point in self._all_points()
+            if metric == name
+        ]
+
+    def exemplar_traces(self) -> dict[str, set[int]]:
+        """The traces that the exemplars of this package's metrics lead to."""
+        traces: dict[str, set[int]] = {}
+        for metric, point in self._all_points():
+            if metric.startswith("kvpolicy."):
+                traces.setdefault(metric, set()).update(each.trace_id for each in point.exemplars)
+        return traces
 
     def total(self, name: str) -> float:
         """The sum over a counter's points."""

@@ -85,10 +85,9 @@ class Runtime:
             origin = _origin(client, options)
             record, params = _settle(policy, decision, knobs, body, origin, azure=_is_azure(client.__class__), agent=known.agent_name)
             seam = "span"
-            span = spans.current_chat_span()
-            call = ChatCall(
-                self, record, span or spans.start_chat_span(self.tracer, body, record), ours=span is None, origin=origin, seconds=seconds
-            )
+            theirs = spans.current_chat_span()
+            span = theirs or spans.start_chat_span(self.tracer, body, record)
+            call = ChatCall(self, record, span, ours=theirs is None, origin=origin, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
             self.faults.caught(seam, error)
             return None
@@ -195,7 +194,7 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_done", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime", "_seconds", "_token",
+        "_answer", "_attributes", "_context", "_done", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime", "_seconds", "_token",
         "options", "pulling", "span",
     )  # fmt: skip
 
@@ -203,6 +202,7 @@ class ChatCall:
         self._runtime = runtime
         self._record = record
         self.span = span
+        self._context = trace.set_span_in_context(span)
         self._ours = ours
         self._origin = origin
         self._seconds = seconds
@@ -218,9 +218,10 @@ class ChatCall:
     def open(
         self, options: Any, body: Mapping[Any, Any], params: dict[str, Any] | None, parser: Callable[[ChatCall, Any], Any] | None
     ) -> bool:
-        """Writes the decision on the span and puts the hint on the request; false where that failed."""
+        """Writes the decision on another's span and puts the hint on the request; false where that failed."""
         try:
-            spans.annotate(self.span, self._record)
+            if not self._ours:
+                spans.annotate(self.span, self._record)
             if parser is not None:
                 original, options = options.post_parser, copy.copy(options)
                 options.post_parser = parser(self, original)
@@ -242,7 +243,7 @@ class ChatCall:
     def enter(self) -> None:
         """Makes a span of ours the current one, so that the HTTP span is its child."""
         if self._ours:
-            self._token = otel_context.attach(trace.set_span_in_context(self.span))
+            self._token = otel_context.attach(self._context)
 
     def leave(self) -> None:
         """Gives the caller's context back."""
@@ -271,7 +272,7 @@ class ChatCall:
         """The request has been answered or has failed: the outcome is known, and the request itself is needed no more."""
         self.options = self._plain = None
         try:
-            self._attributes = self._runtime.instruments.decided(self._record, self._seconds)
+            self._attributes = self._runtime.instruments.decided(self._record, self._seconds, self._context)
         except Exception as error:  # noqa: BLE001
             self._runtime.faults.caught("metrics", error)
 
@@ -304,7 +305,8 @@ class ChatCall:
             if error is not None and self._ours:
                 spans.record_failure(self.span, error)
             if self._attributes is not None and error is None:
-                self._runtime.instruments.answered(self._attributes, self._answer, self._record.decision.signals.get("total_tokens", 0))
+                estimate = self._record.decision.signals.get("total_tokens", 0)
+                self._runtime.instruments.answered(self._attributes, self._answer, estimate, self._context)
             self._log(error)
         except Exception as ours:  # noqa: BLE001
             self._runtime.faults.caught("answer", ours)

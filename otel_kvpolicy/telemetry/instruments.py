@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
 
 from ..requests import Answer
@@ -35,8 +36,17 @@ class Instruments:
         self._errors = _counter(meter, names.ERRORS)
         self._callers = _Callers(MAX_CALLERS)
 
-    def decided(self, record: CallRecord, seconds: float) -> dict[str, Any]:
-        """Counts a decision once its outcome is known; returns the attributes that its later points share."""
+    def decided(self, record: CallRecord, seconds: float, context: Context | None = None) -> dict[str, Any]:
+        """Counts a decision once its outcome is known.
+
+        Args:
+            record: the decided call.
+            seconds: what deciding took.
+            context: with the call's span, so that the points' exemplars lead to its trace; the current one by default.
+
+        Returns:
+            The attributes that the call's later points share.
+        """
         attributes = self._callers.attributes(record)
         attributes |= {
             names.DECISION: record.verdict,
@@ -44,22 +54,28 @@ class Instruments:
             names.HINT_OUTCOME: record.outcome,
             names.MODE: record.mode,
         }
-        self._decisions.add(1, attributes)
-        self._duration.record(seconds, {names.DECISION: record.verdict})
+        self._decisions.add(1, attributes, context)
+        verdict = {names.DECISION: record.verdict}
+        self._duration.record(seconds, verdict, context)
         if record.decision.enabled:
-            self._score.record(
-                record.decision.score, {names.DECISION: record.verdict, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]}
-            )
+            self._score.record(record.decision.score, {**verdict, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]}, context)
         return attributes
 
-    def answered(self, attributes: dict[str, Any], answer: Answer | None, estimated_tokens: int) -> None:
-        """Counts the prompt's tokens when the call is over, and those that came from a cache."""
+    def answered(self, attributes: dict[str, Any], answer: Answer | None, estimated_tokens: int, context: Context | None = None) -> None:
+        """Counts the prompt's tokens when the call is over, and those that came from a cache.
+
+        Args:
+            attributes: what :meth:`decided` returned.
+            answer: what the server said, if anything.
+            estimated_tokens: counted instead where it did not say how long the prompt was.
+            context: as for :meth:`decided`.
+        """
         if answer is None or answer.input_tokens is None:
-            self._prompt_tokens.add(estimated_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_ESTIMATE})
+            self._prompt_tokens.add(estimated_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_ESTIMATE}, context)
         else:
-            self._prompt_tokens.add(answer.input_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_USAGE})
+            self._prompt_tokens.add(answer.input_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_USAGE}, context)
         if answer is not None and answer.cached_tokens is not None:
-            self._cached_tokens.add(answer.cached_tokens, attributes)
+            self._cached_tokens.add(answer.cached_tokens, attributes, context)
 
     def failed(self, seam: str, error: Exception) -> None:
         """Counts a fault of ours."""

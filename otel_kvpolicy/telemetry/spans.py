@@ -65,7 +65,7 @@ def count_on_agent(span: Span, record: CallRecord) -> None:
 
 
 def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord) -> Span:
-    """Starts ``chat {model}`` with what the request says."""
+    """Starts ``chat {model}`` with what the request says and the decision, which a sampler can then go by."""
     attributes: dict[str, Any] = {
         names.OPERATION_NAME: "chat",
         names.PROVIDER_NAME: "openai",  # the provider whose API it is, as the conventions ask for where the real one is not known
@@ -81,6 +81,7 @@ def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord)
         value = next((body[field] for field in fields if field in body), None)
         if isinstance(value, (int, float)):
             attributes[name] = value
+    attributes |= decision_attributes(record)
     return tracer.start_span(f"chat {record.model}".rstrip(), kind=SpanKind.CLIENT, attributes=attributes)
 
 
@@ -115,7 +116,7 @@ def decision_attributes(record: CallRecord) -> dict[str, Any]:
 
 
 def annotate(span: Span, record: CallRecord) -> None:
-    """Writes the decision."""
+    """Writes the decision on a span that another instrumentation has started."""
     if not span.is_recording():
         return
     attributes = decision_attributes(record)

@@ -55,8 +55,7 @@ def call(client: OpenAI, model: str, kind: str, number: int, scale: float) -> di
         extra["extra_body"] = {"kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}}
     if kind == "fault":
         extra["user"] = "fault"
-    # As in an application that traces what it does: exemplars are recorded where a span is current.
-    with trace.get_tracer("app").start_as_current_span("work"), kv_context(agent_name="planner" if kind == "store" else None):
+    with kv_context(agent_name="planner" if kind == "store" else None):
         answer = client.chat.completions.create(model=model, messages=messages(kind, number, scale), max_tokens=4, **extra)
     assert answer.usage
     details = answer.usage.prompt_tokens_details

@@ -36,7 +36,7 @@ SEAMS = {
     "hint": "otel_kvpolicy.hint.hint_params",
     "span_lookup": "otel_kvpolicy.telemetry.spans.current_chat_span",
     "span_start": "otel_kvpolicy.telemetry.spans.start_chat_span",
-    "span_write": "otel_kvpolicy.telemetry.spans.annotate",
+    "span_write": "otel_kvpolicy.telemetry.spans.decision_attributes",
     "metric": "otel_kvpolicy.telemetry.instruments.Instruments.decided",
     "answer_metric": "otel_kvpolicy.telemetry.instruments.Instruments.answered",
     "answer": "otel_kvpolicy.instrumentation.answers.read_answer",
@@ -68,6 +68,16 @@ def test_a_broken_seam(
     reached = [("kv_transfer_params" in request.body) for request in server.requests]
     sent_all_the_same = {"metric", "answer_metric", "answer", "answer_span"}  # they fail when the request is out
     assert reached == [seam in sent_all_the_same] * 2
+
+
+def test_a_broken_write_on_the_span_of_another(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_kvpolicy.telemetry.spans.annotate", broken)
+    tracer = instrumented.tracer_provider.get_tracer("another")
+    chat = tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"})
+    with OpenAI(base_url=server.base_url, api_key="key") as client, chat:
+        assert client.chat.completions.create(**CALL).id
+    assert "kv_transfer_params" not in server.last.body
+    assert instrumented.total("kvpolicy.errors") == 1
 
 
 def test_a_broken_chunk_reader(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from openai import AzureOpenAI, OpenAI
+from opentelemetry.sdk.trace.sampling import Decision as TraceDecision
+from opentelemetry.sdk.trace.sampling import Sampler, SamplingResult
 from opentelemetry.trace import SpanKind
 
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor, kv_context
@@ -41,6 +43,37 @@ def test_every_surface_is_decided_once(surface: Callable[..., Any], server: Stan
     [(tokens, counted)] = instrumented.points("kvpolicy.prompt.tokens")
     assert counted == attributes["gen_ai.usage.input_tokens"]
     assert tokens["kvpolicy.token.source"] == "usage"
+
+
+@pytest.mark.parametrize("surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_responses_stream])
+def test_exemplars_lead_to_the_call(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
+    surfaces.run(surface, server.base_url)
+    [span] = instrumented.decided
+    metrics = {"kvpolicy.decisions", "kvpolicy.prompt.tokens", "kvpolicy.cached.tokens", "kvpolicy.score", "kvpolicy.decision.duration"}
+    assert instrumented.exemplar_traces() == {name: {span.context.trace_id} for name in metrics}
+
+
+def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry) -> None:
+    class KeepSkips(Sampler):
+        def should_sample(
+            self, parent_context: Any, trace_id: int, name: str, kind: Any = None, attributes: Any = None, links: Any = None, **_: Any
+        ) -> SamplingResult:
+            kept = (attributes or {}).get("kvpolicy.decision") == "skip"
+            return SamplingResult(TraceDecision.RECORD_AND_SAMPLE if kept else TraceDecision.DROP, attributes)
+
+        def get_description(self) -> str:
+            return "skipped calls"
+
+    telemetry.tracer_provider.sampler = KeepSkips()
+    instrumentor = KVPolicyInstrumentor()
+    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+    try:
+        with OpenAI(base_url=server.base_url, api_key="key") as client:
+            for messages in (LONG_SYSTEM, [{"role": "user", "content": "hi"}]):
+                client.chat.completions.create(model="stand-in", messages=messages)  # type: ignore[arg-type]
+    finally:
+        instrumentor.uninstrument()
+    assert [span.attributes["kvpolicy.decision"] for span in telemetry.decided] == ["skip"]
 
 
 @pytest.mark.parametrize(
