@@ -1,4 +1,7 @@
-"""The test matrix: every openai generation, every Python, the oldest and the newest dependencies. ``make matrix``; nox reuses its venvs."""
+"""The test matrix: every openai generation, every Python, the oldest and the newest dependencies, pydantic-ai, the other instrumentations.
+
+``make matrix``; nox reuses its venvs.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,21 @@ OLDEST = (
     "wrapt==1.16.0",
 )
 
+AGENT_UTILITIES = "agent-utilities==1.26.4; python_version>='3.11'"
+"""Folds a hint of its own into the settings of pydantic-ai; the last release that does."""
+
+OTHERS = (
+    "opentelemetry-instrumentation-genai-openai",
+    "openinference-instrumentation-openai",
+    "opentelemetry-instrumentation-openai",
+    "logfire",
+    "pydantic-ai-slim[openai]",
+)
+"""The instrumentations that ours must live beside."""
+
 
 def _install(session: nox.Session, *constraints: str) -> None:
-    session.install("-e", ".[demo]", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test"), *constraints)
+    session.install("-e", ".[demo]", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "matrix"), *constraints)
 
 
 @nox.session
@@ -48,3 +63,20 @@ def python(session: nox.Session) -> None:
     """Every supported Python that is installed."""
     _install(session)
     session.run("pytest", "-q", *CORE, *session.posargs)
+
+
+@nox.session(name="pydantic-ai")
+@nox.parametrize(
+    "versions", [("pydantic-ai-slim[openai]==1.107.10", "openai==2.29.0"), ("pydantic-ai-slim[openai]>=2.68",)], ids=["1", "2"]
+)
+def pydantic_ai(session: nox.Session, versions: tuple[str, ...]) -> None:
+    """The last 1.x with the oldest openai it takes, and the newest."""
+    _install(session, *versions, AGENT_UTILITIES)
+    session.run("pytest", "-q", "tests/pydantic_ai", *session.posargs)
+
+
+@nox.session
+def cohabitation(session: nox.Session) -> None:
+    """Beside every other instrumentation, before and after it."""
+    _install(session, *OTHERS)
+    session.run("pytest", "-q", "tests/cohabitation", *session.posargs)
