@@ -34,7 +34,7 @@ matrix: $(READY) ## openai 1, 2 and 3, the oldest dependencies, every Python ins
 	$(BIN)/nox $(ARGS)
 
 e2e: $(READY) ## against a real vLLM with a real LMCache: KVPOLICY_REAL_STACK=script KVPOLICY_REAL_VENV=venv make e2e
-	$(BIN)/python -m pytest tests/e2e tests/doctor -m e2e $(ARGS)
+	$(BIN)/python -m pytest tests -m e2e $(ARGS)
 
 stress: $(READY) ## 50,000 calls at 64-fold concurrency that end in every way a call can end
 	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest tests/reliability/test_load.py $(ARGS)
