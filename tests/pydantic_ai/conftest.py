@@ -1,4 +1,4 @@
-"""Agents that talk to the stand-in, traced by pydantic-ai or not. Imports pydantic-ai only where a test asks for it."""
+"""Agents that talk to the stand-in, traced by pydantic-ai or not."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from pydantic_ai import Agent, InstrumentationSettings
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
 
+@pytest.fixture(autouse=True)
+def no_context_is_left_behind(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """OpenTelemetry logs where a context is detached in another task than it was attached in."""
+    yield
+    assert "detach" not in "".join(record.getMessage() for phase in ("setup", "call") for record in caplog.get_records(phase))
+
+
 @pytest.fixture(params=["traced", "not-traced"])
 def traced(request: pytest.FixtureRequest, telemetry: Telemetry) -> Iterator[bool]:
     """pydantic-ai's own instrumentation, on and off."""
-    from pydantic_ai import Agent, InstrumentationSettings
-
     if request.param == "traced":
         Agent.instrument_all(InstrumentationSettings(tracer_provider=telemetry.tracer_provider))
     yield request.param == "traced"
@@ -36,9 +44,6 @@ Model = Callable[..., Any]
 @pytest.fixture
 def model(server: StandIn) -> Model:
     """Makes a model on the stand-in with a client of its own, since a client belongs to one event loop."""
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
     kinds: dict[str, Any] = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
 
     def make(kind: str = "chat", base_url: str | None = None, max_retries: int = 0, **settings: Any) -> Any:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
-
 from pydantic_ai import Agent
 from pydantic_ai.messages import (
     BinaryContent,

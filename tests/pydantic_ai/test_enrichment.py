@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
-
 from pydantic_ai import Agent
 
 from otel_kvpolicy import kv_context

@@ -9,9 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
-
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 
 from otel_kvpolicy import KVPolicyInstrumentor

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-
-pytest.importorskip("pydantic_ai.models.openai", reason="pydantic-ai-slim[openai] is not installed")
-
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import UnexpectedModelBehavior
 from pydantic_ai.models import infer_model

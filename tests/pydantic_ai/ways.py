@@ -28,6 +28,11 @@ def run_stream(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) ->
     loop.run_until_complete(use())
 
 
+def run_stream_sync(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+    for _ in agent.run_stream_sync(prompt, **given).stream_text():
+        pass
+
+
 def run_stream_events(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
     async def use() -> None:
         events = agent.run_stream_events(prompt, **given)
@@ -63,4 +68,4 @@ def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: A
     loop.run_until_complete(use())
 
 
-WAYS: list[Callable[..., Any]] = [run, run_sync, run_stream, run_stream_events, iterate, iterate_streamed]
+WAYS: list[Callable[..., Any]] = [run, run_sync, run_stream, run_stream_sync, run_stream_events, iterate, iterate_streamed]
