@@ -277,8 +277,9 @@ class ChatCall:
             self._runtime.faults.caught("metrics", error)
 
     def failed(self, error: BaseException) -> None:
-        """The request has raised: nothing will follow."""
+        """The request has raised: nothing will follow, and whether its prompt was processed nobody says."""
         self.answered()
+        self._attributes = None
         self.finish(error)
 
     def saw(self, answer: Answer | None) -> None:
@@ -304,7 +305,7 @@ class ChatCall:
                 spans.record_answer(self.span, self._answer, ours=True)
             if error is not None and self._ours:
                 spans.record_failure(self.span, error)
-            if self._attributes is not None and error is None:
+            if self._attributes is not None:  # also where the stream broke off: its prompt had been processed
                 estimate = self._record.decision.signals.get("total_tokens", 0)
                 self._runtime.instruments.answered(self._attributes, self._answer, estimate, self._context)
             self._log(error)

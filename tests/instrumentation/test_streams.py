@@ -16,7 +16,7 @@ from tests.conftest import Telemetry
 
 BODY: dict[str, Any] = {
     "model": "stand-in",
-    "messages": [{"role": "user", "content": "hi"}],
+    "messages": [{"role": "user", "content": "hello there"}],
     "max_tokens": 8,
     "stream": True,
     "stream_options": {"include_usage": True},
@@ -100,6 +100,7 @@ def test_a_stream_that_fails(server: StandIn, instrumented: Telemetry, fault: st
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["error.type"].endswith(type(raised.value).__qualname__)
     assert span.events == ()  # an exception's message may quote the prompt
+    assert instrumented.total("kvpolicy.prompt.tokens") == span.attributes["kvpolicy.signals.total_tokens"] > 0  # it had been processed
 
 
 def test_a_raw_stream_read_line_by_line(server: StandIn, instrumented: Telemetry) -> None:

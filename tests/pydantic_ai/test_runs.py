@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -67,28 +68,53 @@ def test_a_tool_loop_is_decided_step_by_step(
     assert summaries(instrumented) == ({"scout": (2, 1, 1)} if traced else {})
 
 
-def test_a_stream_left_early(kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
-    async def use() -> None:
-        async with Agent(model(kind), name="scout").run_stream("hi") as result:
-            async for _ in result.stream_text():
-                break
-
-    loop.run_until_complete(use())
-    assert hints(server) == [SKIP]
-    assert decisions(instrumented) == ["skip"]
-    assert instrumented.total("kvpolicy.prompt.tokens") > 0  # the call was closed, not lost
-    assert summaries(instrumented) == ({"scout": (1, 1, 0)} if traced else {})
+async def _leave(stream: AsyncGenerator[Any, None]) -> None:
+    async with aclosing(stream):
+        async for _ in stream:
+            break
 
 
-def test_a_stream_whose_reader_raises(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
-    async def use() -> None:
-        async with Agent(model(kind)).run_stream("hi") as result:
-            async for _ in result.stream_text():
+async def _fail(stream: AsyncGenerator[Any, None]) -> None:
+    with pytest.raises(LookupError):  # noqa: PT012
+        async with aclosing(stream):
+            async for _ in stream:
                 raise LookupError
 
-    with pytest.raises(LookupError):
-        loop.run_until_complete(use())
-    assert decisions(instrumented) == ["skip"]
+
+async def _cancel(stream: AsyncGenerator[Any, None]) -> None:
+    reading = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(stream):
+            async for _ in stream:
+                reading.set()
+                await asyncio.Event().wait()
+
+    task = asyncio.create_task(read())
+    await reading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("end", [_leave, _fail, _cancel], ids=lambda end: end.__name__.strip("_"))
+@pytest.mark.parametrize("stream", ways.STREAMS, ids=lambda stream: stream.__name__)
+def test_a_stream_that_is_not_read_to_its_end(
+    stream: ways.Stream,
+    end: Callable[..., Any],
+    kind: str,
+    traced: bool,
+    model: Model,
+    server: StandIn,
+    instrumented: Telemetry,
+    loop: Any,
+) -> None:
+    loop.run_until_complete(end(stream(Agent(model(kind), name="scout"), "hello there")))
+    assert hints(server) == [SKIP]
+    assert decisions(instrumented) == ["skip"]  # on a span that has ended
+    assert instrumented.total("kvpolicy.decisions") == 1
+    assert instrumented.total("kvpolicy.prompt.tokens") > 0  # the call was closed, not lost
+    assert summaries(instrumented) == ({"scout": (1, 1, 0)} if traced else {})
 
 
 def test_a_cancelled_run(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
@@ -106,6 +132,7 @@ def test_a_cancelled_run(kind: str, traced: bool, model: Model, instrumented: Te
         assert hints(slow) == [SKIP]
     assert decisions(instrumented) == ["skip"]
     assert instrumented.total("kvpolicy.decisions") == 1
+    assert instrumented.total("kvpolicy.prompt.tokens") == 0  # no answer: whether any was processed is not known
 
 
 def test_an_output_retry_is_another_request(
