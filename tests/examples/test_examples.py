@@ -1,0 +1,41 @@
+"""The examples, run as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+INSTRUMENT = [
+    str(Path(sys.executable).with_name("opentelemetry-instrument")),
+    *("--traces_exporter", "console", "--metrics_exporter", "console", "--logs_exporter", "none"),
+]
+
+
+def run(name: str, *before: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+    done = subprocess.run([*before, sys.executable, EXAMPLES / name], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_plain_client_under_opentelemetry_instrument() -> None:
+    shown = run("plain_openai.py", *INSTRUMENT)
+    assert '"kvpolicy.decision": "skip"' in shown
+    assert '"kvpolicy.decision": "store"' in shown
+    assert '"name": "kvpolicy.decisions"' in shown
+    assert '"name": "kvpolicy.cached.tokens"' in shown
+
+
+def test_streams() -> None:
+    first, *later = run("async_streaming.py", *INSTRUMENT).split(" prompt tokens came from a cache)\n")[:-1]
+    assert first.endswith("(0")
+    assert len(later) == 3
+    assert all(int(line.rpartition("(")[2]) > 1000 for line in later)
+
+
+def test_observe_mode() -> None:
+    assert "would skip because of one_off_short_prompt" in (shown := run("observe_mode.py"))
+    assert shown.endswith("Observe mode: nothing was sent.\n")
