@@ -51,7 +51,7 @@ def test_closed_half_read(server: StandIn, instrumented: Telemetry) -> None:
     assert span.status.status_code is StatusCode.UNSET
     assert "gen_ai.usage.input_tokens" not in span.attributes
     [(attributes, estimated)] = instrumented.points("kvpolicy.prompt.tokens")
-    assert (attributes["kvpolicy.token.source"], estimated) == ("estimate", 0)
+    assert (attributes["kvpolicy.token.source"], estimated) == ("estimate", span.attributes["kvpolicy.signals.total_tokens"])
 
 
 def test_left_by_its_with_block(server: StandIn, instrumented: Telemetry) -> None:
