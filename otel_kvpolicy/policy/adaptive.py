@@ -2,16 +2,17 @@
 
 Both sides are learned from what a client sees anyway.
 
-Reuse. Every prompt, stored or not, is remembered by hashes of its boundaries (:mod:`.chain`). When a later prompt starts with more of it than
-was known before it, its class has had a return; when none does for twice the usual time, it has had none. P(reuse) of a class is the share of
-what was new in its calls that came back.
+Reuse. Every prompt, stored or not, is remembered by hashes of its boundaries (:mod:`.chain`). When a later prompt starts with more of it
+than was known before it, its class has had a return; when none does for twice the usual time, it has had none. P(reuse) of a class is the
+share of what was new in its calls that came back.
 
-Pressure. When what a stored call was the first to say is asked for again for the first time, the server's ``cached_tokens`` tell whether the
-cache still had it. A moving average of that falls where calls are evicted before they return, and the price theta of their group (agent and turns)
-rises until enough of them survive. Without ``cached_tokens`` theta stays at its floor, at which only classes that never return are skipped.
+Pressure. When what a stored call was the first to say is asked for again for the first time, the server's ``cached_tokens`` tell whether
+the cache still had it. A moving average of that falls where calls are evicted before they return, and the price theta of their group (agent
+and turns) rises until enough of them survive. Without ``cached_tokens`` theta stays at its floor, at which only classes that never return
+are skipped.
 
-It fails open: what is not known is stored; theta sinks again where nothing tells of pressure; a prefix that several calls share and the cache
-has lost is stored again whatever its class.
+It fails open: what is not known is stored; theta sinks again where nothing tells of pressure; a prefix that several calls share and the
+cache has lost is stored again whatever its class.
 
 Pure: the clock and the key are given, nothing is read or written, no text is kept. One lock, held for microseconds.
 """
@@ -120,7 +121,8 @@ class Why(NamedTuple):
         if self.code == "shared_prefix_lost":
             return "Stored all the same: several calls share its prefix and the cache had lost it."
         if self.code == "reuse_unlikely":
-            return f"It would be stored if its class came back more often than {max(self.theta - self.doubt, 0):.2f}, or with a larger cache."
+            least = max(self.theta - self.doubt, 0)
+            return f"It would be stored if its class came back more often than {least:.2f}, or with a larger cache."
         return f"It would be skipped if theta rose above {self.reuse + self.doubt:.2f}: if many more returning prefixes were evicted first."
 
 
@@ -140,7 +142,7 @@ class _Memory:
 
     __slots__ = ("at", "base", "chars", "counted", "group", "hashes", "restores", "returned", "stored", "tally")
 
-    def __init__(self, at: float, base: float, chars: float, tally: Tally, group: _Group, hashes: Sequence[int]) -> None:
+    def __init__(self, at: float, *, base: float, chars: float, tally: Tally, group: _Group, hashes: Sequence[int]) -> None:
         self.at = at
         self.base = base  # characters of its prompt that were known before it
         self.chars = chars
@@ -162,7 +164,7 @@ class AdaptiveCall:
         total_chars: characters of the prompt.
     """
 
-    __slots__ = ("known", "keep_chars", "memory", "stored", "tells", "total_chars", "was_stored", "why")
+    __slots__ = ("keep_chars", "known", "memory", "stored", "tells", "total_chars", "was_stored", "why")
 
     def __init__(self, why: Why, known: _Memory | None, keep: float, total: float, memory: _Memory | None, *, tells: bool) -> None:
         self.why = why
@@ -267,7 +269,9 @@ class AdaptiveRule:
             known.restores += 1
             why = why._replace(code="shared_prefix_lost")
         new = chain.hashes[at + 1 :]
-        memory = self._remember(now, depth, total, tally, price, new) if new else None
+        memory = _Memory(now, base=depth, chars=total, tally=tally, group=price, hashes=new) if new else None
+        if memory is not None:
+            self._remember(memory)
         call = AdaptiveCall(why, known, depth, total, memory, tells=first and known is not None and known.stored)
         _follow(call, stored=why.code != "reuse_unlikely")
         return call
@@ -334,9 +338,8 @@ class AdaptiveRule:
         code: Code = "reuse_expected" if reuse + doubt >= price.theta else "reuse_unlikely"
         return Why(code, group, reuse, doubt, price.theta, price.survival, tally.calls, visible)
 
-    def _remember(self, now: float, base: float, total: float, tally: Tally, price: _Group, hashes: Sequence[int]) -> _Memory:
-        memory = _Memory(now, base, total, tally, price, hashes)
-        for each in hashes:
+    def _remember(self, memory: _Memory) -> None:
+        for each in memory.hashes:
             self._known[each] = memory
         self._calls.append(memory)
         self._pending.append(memory)
@@ -346,7 +349,6 @@ class AdaptiveRule:
             for each in oldest.hashes:
                 if self._known.get(each) is oldest:
                     del self._known[each]
-        return memory
 
     def settle(self, call: AdaptiveCall, *, stored: bool) -> None:
         """Tells what was really done with a call where that is not what was decided: the rule only watches, or the caller chose."""
@@ -360,7 +362,7 @@ class AdaptiveRule:
             call: from :meth:`decide`.
             cached_tokens: prompt tokens that came from any cache.
             prompt_tokens: prompt tokens of the call.
-            lmcache_tokens: of the prompt, what LMCache had, where the server says (``num_lmcache_cached_tokens``): the pressure is LMCache's.
+            lmcache_tokens: of the prompt, what LMCache had, where the server says: the pressure is LMCache's.
         """
         known, total = call.known, call.total_chars
         if known is None or total <= 0 or prompt_tokens <= 0:

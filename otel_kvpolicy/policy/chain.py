@@ -1,8 +1,8 @@
 """Where a prompt may be continued: hashes of its leading messages, by which a later call that starts alike is recognised.
 
-Hashing reads no text that was read before: Python keeps the hash of a string with the string, and a conversation sends the same strings again.
-Hashes are SipHash under the process's own random key, folded with a key of the rule's: they are good in one process only, are never stored or
-sent, and give no text away.
+Hashing reads no text that was read before: Python keeps the hash of a string with the string, and a conversation sends the same strings
+again. Hashes are SipHash under the process's own random key, folded with a key of the rule's: they are good in one process only, are never
+stored or sent, and give no text away.
 """
 
 from __future__ import annotations

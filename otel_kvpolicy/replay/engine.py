@@ -1,9 +1,9 @@
 """Runs one rule over one trace and one set of cache tiers, and counts.
 
 The tiers are those of vLLM with LMCache: the GPU's own prefix cache (optional; it stores every call), L1 in CPU memory and L2 in a backend
-(optional). A lookup takes the longest prefix that L1 holds, then what L2 adds to it, which moves up into L1. A stored call writes its missing
-blocks to L1 and to L2; a skipped one writes none but reads, and so refreshes, what is held. All tiers are LRU. Simplified: writes are
-instant, and a stored call gives L2 every block that L2 lacks.
+(optional). A lookup takes the longest prefix that L1 holds, then what L2 adds to it, which moves up into L1. A stored call writes its
+missing blocks to L1 and to L2; a skipped one writes none but reads, and so refreshes, what is held. All tiers are LRU. Simplified: writes
+are instant, and a stored call gives L2 every block that L2 lacks.
 """
 
 from __future__ import annotations

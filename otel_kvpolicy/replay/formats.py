@@ -138,7 +138,7 @@ def _rendered(message: Any) -> tuple[str, str]:
         raise TypeError(f"a message is a {type(message).__name__}")
     role = message.get("role", message.get("from"))
     if not isinstance(role, str):
-        raise ValueError("a message has no role")
+        raise TypeError("a message has no role")
     content = message.get("content", message.get("value"))
     text = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
     calls = message.get("tool_calls")
@@ -186,7 +186,7 @@ def _is_otlp(document: Mapping[str, Any]) -> bool:
     return any(key in document for key in ("resourceSpans", "resource_spans", "batches"))
 
 
-def _spans(document: Mapping[str, Any], at: int) -> Iterator[Request]:  # noqa: ARG001
+def _spans(document: Mapping[str, Any], at: int) -> Iterator[Request]:
     """OTLP JSON lines with spans of ours."""
     from ..explain.otlp import spans_of
 

@@ -109,7 +109,7 @@ def load(
 
 
 class _Reading:
-    def __init__(self, block_tokens: int | None, full_blocks_only: bool, progress: ReadProgress | None) -> None:  # noqa: FBT001
+    def __init__(self, block_tokens: int | None, full_blocks_only: bool, progress: ReadProgress | None) -> None:
         self._told = block_tokens
         self._full_only = full_blocks_only
         self._progress = progress
@@ -130,8 +130,6 @@ class _Reading:
             try:
                 document = json.loads(line)
                 kind = kind or self._kind(document)
-                if kind is None:
-                    raise ValueError(f"in no format that replay reads: {_glimpse(document)}")
                 for request in kind.read(document, number - 1):
                     self._add(request, kind, document)
             except TraceError:
@@ -139,14 +137,17 @@ class _Reading:
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 self._passed_over(BrokenLine(path, number, _problem(error)))
         if kind is None:
-            problem = "it is empty" if not lines else f"none of its {lines} lines is; first: {self._broken[-1].problem if self._broken else ''}"
+            first = next((line.problem for line in self._broken if line.path == path), "")
+            problem = f"none of its {lines} lines is; first: {first}" if lines else "it is empty"
             self._alien.append(f"{path}: no trace: {problem}")
             self._loaded_broken = before
             self._broken = [line for line in self._broken if line.path != path]
 
-    def _kind(self, document: Any) -> Format | None:
+    def _kind(self, document: Any) -> Format:
         kind = format_of(document)
-        if kind is not None and kind.name not in self._formats:
+        if kind is None:
+            raise ValueError(f"in no format that replay reads: {_glimpse(document)}")
+        if kind.name not in self._formats:
             self._formats[kind.name] = kind
             if kind.note:
                 self._notes.append(kind.note)

@@ -1,7 +1,7 @@
 """The rules that a replay compares, by the names the command line gives them.
 
-``always``, ``never``; ``thresholds`` (the fixed rule, with settings); ``turns`` (prior turns alone); ``seen`` (a prefix is stored when it is
-asked for the second time, capped at it); ``adaptive`` (the learned rule; ``partial=true`` caps what it skips at the prefix seen before);
+``always``, ``never``; ``thresholds`` (the fixed rule, with settings); ``turns`` (prior turns alone); ``seen`` (a prefix is stored when it
+is asked for the second time, capped at it); ``adaptive`` (the learned rule; ``partial=true`` caps what it skips at the prefix seen before);
 ``oracle`` (stores a call when a block that is missing now will be asked for again), ``oracle-cap`` (only as much of it as will be asked for
 again), and ``belady``. The last three know the future: they bound what a rule can do.
 
@@ -19,6 +19,7 @@ from typing import Final
 from ..policy import KVCacheLayeringPolicy
 from ..policy.adaptive import DEFAULT_FLOOR, AdaptiveCall, AdaptiveRule
 from ..policy.chain import Chain
+from ..policy.thresholds import DEFAULT_MIN_CONTEXT_TOKENS, DEFAULT_MIN_HISTORY_TURNS, DEFAULT_MIN_PREFIX_TOKENS
 from .engine import WHOLE, Outcome, Player, Progress, Tiers, play, play_belady
 from .trace import Trace
 
@@ -33,7 +34,7 @@ class _Fixed:
     def __init__(self, limits: list[int]) -> None:
         self._limits = limits
 
-    def limit(self, request: int, hit: int) -> int:  # noqa: ARG002
+    def limit(self, request: int, hit: int) -> int:
         return self._limits[request]
 
     def answered(self, request: int, cached: int) -> None:
@@ -60,15 +61,16 @@ class _Adaptive:
         self._chains = _chains(trace)
         self._partial = partial
         self._now = 0.0
+        size = trace.block_tokens
         self._clients = [
-            AdaptiveRule(clock=self._clock, floor=floor, chars_per_token=_CHARS_PER_TOKEN, chunk_tokens=trace.block_tokens) for _ in range(clients)
+            AdaptiveRule(clock=self._clock, floor=floor, chars_per_token=_CHARS_PER_TOKEN, chunk_tokens=size) for _ in range(clients)
         ]
         self._call: AdaptiveCall | None = None
 
     def _clock(self) -> float:
         return self._now
 
-    def limit(self, request: int, hit: int) -> int:  # noqa: ARG002
+    def limit(self, request: int, hit: int) -> int:
         trace = self._trace
         self._now = trace.times[request]
         client = self._clients[request % len(self._clients)]
@@ -116,11 +118,13 @@ def _seen(trace: Trace, _: Mapping[str, float]) -> list[int]:
 
 
 def _thresholds(trace: Trace, settings: Mapping[str, float]) -> list[int]:
-    names = {"prefix": "min_prefix_tokens", "context": "min_context_tokens", "turns": "min_history_turns"}
-    policy = KVCacheLayeringPolicy(chars_per_token=_CHARS_PER_TOKEN, **{names[key]: int(value) for key, value in settings.items()})
-    return [
-        0 if policy.judge(text, role).skip_save else WHOLE for text, role in zip(trace.texts, trace.roles, strict=True)
-    ]
+    policy = KVCacheLayeringPolicy(
+        min_prefix_tokens=int(settings.get("prefix", DEFAULT_MIN_PREFIX_TOKENS)),
+        min_context_tokens=int(settings.get("context", DEFAULT_MIN_CONTEXT_TOKENS)),
+        min_history_turns=int(settings.get("turns", DEFAULT_MIN_HISTORY_TURNS)),
+        chars_per_token=_CHARS_PER_TOKEN,
+    )
+    return [0 if policy.judge(text, role).skip_save else WHOLE for text, role in zip(trace.texts, trace.roles, strict=True)]
 
 
 _FIXED: Final[Mapping[str, Callable[[Trace, Mapping[str, float]], list[int]]]] = {

@@ -131,7 +131,9 @@ class LruTier:
 
 
 class BeladyTier:
-    """What a cache that knows the future would hold: it evicts what is needed last, and does not take in what is needed later still or never.
+    """What a cache that knows the future would hold.
+
+    It evicts what is needed last, and does not take in what is needed later still or never.
 
     L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966; with bypass, over the
     leaves of the trie. Takes and counts the same as :class:`LruTier`, but needs to be told which request it is.

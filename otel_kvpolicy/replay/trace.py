@@ -1,11 +1,11 @@
 """A trace in memory: who asked when, how long the prompt was, and which prefix blocks it was made of.
 
-Prefix blocks form a trie. What is kept of it is its *segments*: runs of blocks that every request in the trace has either all or none of. A cache
-that drops the deepest block of the least recent request first always holds a leading part of a segment, so that simulating segments gives
-block for block what simulating blocks would, in a fraction of the steps.
+Prefix blocks form a trie. What is kept of it is its *segments*: runs of blocks that every request in the trace has either all or none of. A
+cache that drops the deepest block of the least recent request first always holds a leading part of a segment, so that simulating segments
+gives block for block what simulating blocks would, in a fraction of the steps.
 
-Memory: 4 bytes for each block of each request and about 250 bytes for each distinct block while reading; afterwards 8 bytes for each segment of
-each request. Requests are taken one by one and not kept.
+Memory: 4 bytes for each block of each request and about 250 bytes for each distinct block while reading; afterwards 8 bytes for each
+segment of each request. Requests are taken one by one and not kept.
 """
 
 from __future__ import annotations
@@ -223,9 +223,7 @@ class TraceBuilder:
             times=[self._times[at] for at in order],
             input_tokens=[self._input[at] for at in order],
             output_tokens=[self._output[at] for at in order],
-            texts=[
-                _text(self._input[at], replies, self._prefix[at], self.block_tokens) for at, replies in zip(order, turns, strict=True)
-            ],
+            texts=[_text(self._input[at], replies, self._prefix[at], self.block_tokens) for at, replies in zip(order, turns, strict=True)],
             roles=[self._roles[at] for at in order],
             paths=paths,
             segment_blocks=segment_blocks,
