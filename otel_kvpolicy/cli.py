@@ -15,6 +15,9 @@ _COMMANDS: Final = {
 }
 """Each command is ``otel_kvpolicy.<name>.command:command``."""
 
+_EXTRAS: Final = ("demo", "replay")
+"""Commands with an extra of their own; for the others ``cli`` does."""
+
 try:
     import click
 except ModuleNotFoundError:
@@ -37,9 +40,8 @@ else:
             except ModuleNotFoundError as missing:
                 if (missing.name or "").startswith("otel_kvpolicy"):
                     raise
-                raise click.ClickException(
-                    f"{cmd_name} needs {missing.name}: pip install 'otel-kvpolicy[{'demo' if cmd_name == 'demo' else 'cli'}]'"
-                ) from missing
+                extra = cmd_name if cmd_name in _EXTRAS else "cli"
+                raise click.ClickException(f"{cmd_name} needs {missing.name}: pip install 'otel-kvpolicy[{extra}]'") from missing
             return command
 
         def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

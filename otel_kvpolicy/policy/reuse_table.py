@@ -42,11 +42,19 @@ class CallClass(NamedTuple):
     length: int
     seen: int
 
+    @property
+    def turns_text(self) -> str:
+        """Its turns in words."""
+        return ("no turns", "1 turn", "2-3 turns", "4-7 turns", "8+ turns")[self.turns]
+
+    @property
+    def length_text(self) -> str:
+        """Its length in words."""
+        return "under 1k tokens" if self.length <= 1 else f"{2 ** (self.length - 2)}k-{2 ** (self.length - 1)}k tokens"
+
     def __str__(self) -> str:
-        turns = ("no turns", "1 turn", "2-3 turns", "4-7 turns", "8+ turns")[self.turns]
-        length = "under 1k tokens" if self.length <= 1 else f"{2 ** (self.length - 2)}k-{2 ** (self.length - 1)}k tokens"
         seen = "new" if not self.seen else f"{25 * (self.seen - 1)}-{25 * self.seen}% seen"
-        return ", ".join(part for part in (self.label, turns, length, seen) if part)
+        return ", ".join(part for part in (self.label, self.turns_text, self.length_text, seen) if part)
 
 
 UNKNOWN: Final = CallClass(_OTHER, 0, 1, 0)

@@ -8,7 +8,6 @@ are instant, and a stored call gives L2 every block that L2 lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +18,6 @@ __all__ = ["WHOLE", "Outcome", "Player", "Tiers", "play", "play_belady"]
 
 WHOLE = UNBOUNDED
 """A limit that stores all of a call."""
-
-Progress = Callable[[int], None]
-"""Told how many more requests have been simulated."""
-
-_STEP = 1024
 
 
 @dataclass(frozen=True)
@@ -62,11 +56,11 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rule did to one set of tiers. Tokens count prompt tokens, blocks count writes and evictions in L1 unless said otherwise.
+    """What one rule did to one set of tiers. Blocks count writes and evictions in L1 unless said otherwise, from the cold start on.
 
     Attributes:
-        requests: calls of the trace.
-        input_tokens: prompt tokens of the trace.
+        requests: calls that count.
+        input_tokens: prompt tokens of these.
         gpu_tokens: of those, found in vLLM's own cache.
         l1_tokens: found in L1 beyond that.
         l2_tokens: found in L2 beyond that.
@@ -76,9 +70,10 @@ class Outcome:
         evicted: blocks evicted from L1.
         l2_evicted: blocks evicted from L2.
         dead: blocks written to L1 and never read, evicted or still there at the end.
-        skipped: for each call whether nothing of it was to be stored.
-        capped: calls of which only a prefix was to be stored.
-        skipped_tokens: prompt tokens of the skipped calls.
+        skipped: for each call of the trace, counting or not, whether nothing of it was to be stored.
+        skipped_calls: calls that count of which nothing was to be stored.
+        skipped_tokens: prompt tokens of these.
+        capped: calls that count of which only a prefix was to be stored.
     """
 
     requests: int
@@ -93,8 +88,9 @@ class Outcome:
     l2_evicted: int
     dead: int
     skipped: bytes
-    capped: int
+    skipped_calls: int
     skipped_tokens: int
+    capped: int
 
     @property
     def hit_tokens(self) -> int:
@@ -109,7 +105,7 @@ class Outcome:
     @property
     def skip_ratio(self) -> float:
         """Share of the calls of which nothing was to be stored."""
-        return sum(self.skipped) / self.requests if self.requests else 0.0
+        return self.skipped_calls / self.requests if self.requests else 0.0
 
     @property
     def skip_token_ratio(self) -> float:
@@ -122,10 +118,12 @@ class _Tally:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self.gpu = self.l1 = self.l2 = self.capped = self.skipped_tokens = 0
+        self.gpu = self.l1 = self.l2 = self.capped = self.skipped_calls = self.skipped_tokens = 0
         self.skipped = bytearray(len(trace))
 
     def hits(self, request: int, gpu: int, l1: int, total: int) -> None:
+        if request < self._trace.first_counted:
+            return
         tokens, size = self._trace.input_tokens[request], self._trace.block_tokens
         in_gpu, in_l1, in_all = min(gpu * size, tokens), min(max(gpu, l1) * size, tokens), min(max(gpu, total) * size, tokens)
         self.gpu += in_gpu
@@ -133,16 +131,18 @@ class _Tally:
         self.l2 += in_all - in_l1
 
     def verdict(self, request: int, limit: int) -> None:
+        counts = request >= self._trace.first_counted
         if limit <= 0:
             self.skipped[request] = 1
-            self.skipped_tokens += self._trace.input_tokens[request]
+            self.skipped_calls += counts
+            self.skipped_tokens += counts * self._trace.input_tokens[request]
         elif limit < self._trace.block_counts[request]:
-            self.capped += 1
+            self.capped += counts
 
     def outcome(self, l1: LruTier | BeladyTier, l2: LruTier | None, promoted: int) -> Outcome:
         return Outcome(
-            requests=len(self._trace),
-            input_tokens=self._trace.total_input_tokens,
+            requests=len(self._trace) - self._trace.first_counted,
+            input_tokens=self._trace.input_total,
             gpu_tokens=self.gpu,
             l1_tokens=self.l1,
             l2_tokens=self.l2,
@@ -153,12 +153,13 @@ class _Tally:
             l2_evicted=l2.evicted if l2 else 0,
             dead=l1.dead + l1.unread,
             skipped=bytes(self.skipped),
-            capped=self.capped,
+            skipped_calls=self.skipped_calls,
             skipped_tokens=self.skipped_tokens,
+            capped=self.capped,
         )
 
 
-def play(trace: Trace, player: Player, tiers: Tiers, progress: Progress | None = None) -> Outcome:
+def play(trace: Trace, player: Player, tiers: Tiers) -> Outcome:
     """Simulates ``player`` over ``trace`` from a cold start."""
     l1 = LruTier(trace, tiers.l1)
     l2 = LruTier(trace, tiers.l2) if tiers.l2 else None
@@ -182,10 +183,6 @@ def play(trace: Trace, player: Player, tiers: Tiers, progress: Progress | None =
             l2.access(path, in_l2, target)
         l1.access(path, in_l1, target)
         player.answered(request, max(in_gpu, hit))
-        if progress and not (request + 1) % _STEP:
-            progress(_STEP)
-    if progress:
-        progress(len(trace) % _STEP)
     return tally.outcome(l1, l2, promoted)
 
 
@@ -197,7 +194,7 @@ def _through_gpu(gpu: LruTier | None, path: tuple[int, ...], blocks: int) -> int
     return hit
 
 
-def play_belady(trace: Trace, tiers: Tiers, progress: Progress | None = None) -> Outcome:
+def play_belady(trace: Trace, tiers: Tiers) -> Outcome:
     """What no rule can beat: Belady's optimum with bypass in one tier as large as all of them together."""
     tier = BeladyTier(trace, tiers.l1 + tiers.l2 + tiers.gpu)
     tally = _Tally(trace)
@@ -205,8 +202,4 @@ def play_belady(trace: Trace, tiers: Tiers, progress: Progress | None = None) ->
         hit, written = tier.access(path, request)
         tally.hits(request, 0, hit, hit)
         tally.verdict(request, hit + written)
-        if progress and not (request + 1) % _STEP:
-            progress(_STEP)
-    if progress:
-        progress(len(trace) % _STEP)
     return tally.outcome(tier, None, 0)

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from ..policy.signals import REPLY_ROLES
 from ..telemetry import names
-from .trace import Request
+from .trace import CHARS_PER_TOKEN, Request
 
 __all__ = ["FORMATS", "Format", "format_of"]
 
-_CHARS_PER_TOKEN: Final = 4
 _HEAD_ROLES: Final = ("system", "developer")
 _CONVERSATION_KEYS: Final = ("traj", "conversation", "conversations")
 
@@ -120,7 +119,7 @@ _key: Final = secrets.token_bytes(16)
 
 def _hashed(text: str, block_tokens: int) -> list[int]:
     """Chained hashes of the text's full blocks, under a key that is forgotten: no content stays."""
-    size = block_tokens * _CHARS_PER_TOKEN
+    size = block_tokens * CHARS_PER_TOKEN
     chain, blocks = b"", []
     for start in range(0, len(text) - size + 1, size):
         digest = hashlib.blake2b(text[start : start + size].encode("utf-8", "surrogatepass"), digest_size=8, key=_key, salt=chain[:16])
@@ -166,14 +165,14 @@ def _conversation(document: Mapping[str, Any], at: int) -> Iterator[Request]:
     start = document.get("timestamp", document.get("created", document.get("created_at")))
     begin = at * _START_SECONDS if start is None else _seconds(start)
     for number, end in enumerate(calls):
-        tokens = sum(map(len, texts[: end + 1])) // _CHARS_PER_TOKEN
+        tokens = sum(map(len, texts[: end + 1])) // CHARS_PER_TOKEN
         yield Request(
             time=begin + number * _TURN_SECONDS,
             input_tokens=tokens,
-            output_tokens=len(rendered[end][1]) // _CHARS_PER_TOKEN if end < len(rendered) else 0,
+            output_tokens=len(rendered[end][1]) // CHARS_PER_TOKEN if end < len(rendered) else 0,
             blocks=blocks[: tokens // _TEXT_BLOCK],
             turns=sum(reply < end for reply in replies),
-            prefix_tokens=sum(map(len, texts[: head + 1])) // _CHARS_PER_TOKEN,
+            prefix_tokens=sum(map(len, texts[: head + 1])) // CHARS_PER_TOKEN,
             role=_role(document, "agent", "role", "class"),
         )
 

@@ -88,7 +88,12 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def load(
-    paths: Sequence[Path], *, block_tokens: int | None = None, full_blocks_only: bool = True, progress: ReadProgress | None = None
+    paths: Sequence[Path],
+    *,
+    block_tokens: int | None = None,
+    full_blocks_only: bool = True,
+    warm_up: float = 0.0,
+    progress: ReadProgress | None = None,
 ) -> Loaded:
     """Reads a trace.
 
@@ -96,6 +101,7 @@ def load(
         paths: files and directories; their requests are put in the order of their times.
         block_tokens: tokens of a block, for hashed traces that do not say; found out from the lengths where it is not given.
         full_blocks_only: see :class:`~otel_kvpolicy.replay.trace.TraceBuilder`.
+        warm_up: share of the requests, 0 to 1, that fill the cache before any is counted.
         progress: told of the bytes read.
 
     Raises:
@@ -105,7 +111,7 @@ def load(
     reading = _Reading(block_tokens, full_blocks_only, progress)
     for path in trace_files(paths):
         reading.file(path)
-    return reading.done()
+    return reading.done(warm_up)
 
 
 class _Reading:
@@ -200,7 +206,7 @@ class _Reading:
             self._builder.add(request)
         self._sample.clear()
 
-    def done(self) -> Loaded:
+    def done(self, warm_up: float) -> Loaded:
         if self._builder is None and self._sample:
             self._start(_block_size(self._sample))
         if self._builder is None or not len(self._builder):
@@ -208,7 +214,7 @@ class _Reading:
             reasons = self._alien or [str(line) for line in self._broken[:3]] or ["no calls in it"]
             raise TraceError("\n".join([*reasons, f"replay reads: {kinds}"]))
         notes = self._notes + [f"passed over: {alien}" for alien in self._alien]
-        return Loaded(self._builder.build(), list(self._formats), notes, self._loaded_broken, self._broken)
+        return Loaded(self._builder.build(warm_up=warm_up), list(self._formats), notes, self._loaded_broken, self._broken)
 
 
 def _block_size(sample: list[Request]) -> int:

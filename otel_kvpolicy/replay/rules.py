@@ -5,7 +5,7 @@ is asked for the second time, capped at it); ``adaptive`` (the learned rule; ``p
 ``oracle`` (stores a call when a block that is missing now will be asked for again), ``oracle-cap`` (only as much of it as will be asked for
 again), and ``belady``. The last three know the future: they bound what a rule can do.
 
-A name may carry settings: ``thresholds:prefix=512,context=4096,turns=2``.
+A name may carry settings: ``thresholds:prefix=512,context=off,turns=2``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from ..policy import KVCacheLayeringPolicy
 from ..policy.adaptive import DEFAULT_FLOOR, AdaptiveCall, AdaptiveRule
 from ..policy.chain import Chain
 from ..policy.thresholds import DEFAULT_MIN_CONTEXT_TOKENS, DEFAULT_MIN_HISTORY_TURNS, DEFAULT_MIN_PREFIX_TOKENS
-from .engine import WHOLE, Outcome, Player, Progress, Tiers, play, play_belady
-from .trace import Trace
+from .engine import WHOLE, Outcome, Player, Tiers, play, play_belady
+from .trace import CHARS_PER_TOKEN, Trace
 
-__all__ = ["DEFAULT_RULES", "RULES", "Rule", "parse_rule"]
+__all__ = ["DEFAULT_RULES", "OFF", "RULES", "Rule", "parse_rule"]
 
-_CHARS_PER_TOKEN: Final = 4
+OFF: Final = float(2**31 - 1)
+"""A threshold that no call reaches: its signal stores nothing."""
 
 
 class _Fixed:
@@ -63,7 +64,7 @@ class _Adaptive:
         self._now = 0.0
         size = trace.block_tokens
         self._clients = [
-            AdaptiveRule(clock=self._clock, floor=floor, chars_per_token=_CHARS_PER_TOKEN, chunk_tokens=size) for _ in range(clients)
+            AdaptiveRule(clock=self._clock, floor=floor, chars_per_token=CHARS_PER_TOKEN, chunk_tokens=size) for _ in range(clients)
         ]
         self._call: AdaptiveCall | None = None
 
@@ -78,7 +79,7 @@ class _Adaptive:
         self._call = call
         if not decision.skip_save:
             return WHOLE
-        return call.keep_tokens(_CHARS_PER_TOKEN, trace.block_tokens) // trace.block_tokens if self._partial else 0
+        return call.keep_tokens(CHARS_PER_TOKEN, trace.block_tokens) // trace.block_tokens if self._partial else 0
 
     def answered(self, request: int, cached: int) -> None:
         trace = self._trace
@@ -90,7 +91,7 @@ class _Adaptive:
 @lru_cache(maxsize=4)
 def _chains(trace: Trace) -> list[Chain]:
     """Segments end where prompts part, as messages do."""
-    scale = trace.block_tokens * _CHARS_PER_TOKEN
+    scale = trace.block_tokens * CHARS_PER_TOKEN
     chains = []
     for request, path in enumerate(trace.paths):
         ends = list(accumulate(trace.segment_blocks[segment] for segment in path))
@@ -122,7 +123,7 @@ def _thresholds(trace: Trace, settings: Mapping[str, float]) -> list[int]:
         min_prefix_tokens=int(settings.get("prefix", DEFAULT_MIN_PREFIX_TOKENS)),
         min_context_tokens=int(settings.get("context", DEFAULT_MIN_CONTEXT_TOKENS)),
         min_history_turns=int(settings.get("turns", DEFAULT_MIN_HISTORY_TURNS)),
-        chars_per_token=_CHARS_PER_TOKEN,
+        chars_per_token=CHARS_PER_TOKEN,
     )
     return [0 if policy.judge(text, role).skip_save else WHOLE for text, role in zip(trace.texts, trace.roles, strict=True)]
 
@@ -164,9 +165,10 @@ class Rule:
     settings: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return self.name + (":" + ",".join(f"{key}={value:g}" for key, value in self.settings.items()) if self.settings else "")
+        settings = ",".join(f"{key}={'off' if value == OFF else f'{value:g}'}" for key, value in self.settings.items())
+        return f"{self.name}:{settings}" if settings else self.name
 
-    def runner(self, trace: Trace, *, clients: int = 1) -> Callable[[Tiers, Progress | None], Outcome]:
+    def runner(self, trace: Trace, *, clients: int = 1) -> Callable[[Tiers], Outcome]:
         """What simulates this rule over ``trace``; what does not depend on the capacity is worked out once.
 
         Args:
@@ -174,9 +176,9 @@ class Rule:
             clients: processes that share it, for rules that learn.
         """
         if self.name == "belady":
-            return lambda tiers, progress: play_belady(trace, tiers, progress)
+            return lambda tiers: play_belady(trace, tiers)
         player = self._player(trace, clients)
-        return lambda tiers, progress: play(trace, player(), tiers, progress)
+        return lambda tiers: play(trace, player(), tiers)
 
     def _player(self, trace: Trace, clients: int) -> Callable[[], Player]:
         if self.name == "adaptive":
@@ -184,8 +186,16 @@ class Rule:
             return lambda: _Adaptive(trace, clients=clients, partial=partial, floor=floor)
         if self.name.startswith("oracle"):
             return lambda: _Oracle(trace.future_blocks, cap=self.name == "oracle-cap")
-        limits = _FIXED[self.name](trace, self.settings)
+        limits = self.limits(trace)
         return lambda: _Fixed(limits)
+
+    def limits(self, trace: Trace) -> list[int]:
+        """Of a rule whose verdict depends on the call alone: the leading blocks of each request that it stores.
+
+        Raises:
+            KeyError: the rule learns, or knows the future.
+        """
+        return _FIXED[self.name](trace, self.settings)
 
 
 def parse_rule(text: str) -> Rule:
@@ -203,7 +213,7 @@ def parse_rule(text: str) -> Rule:
         if key not in RULES[name]:
             raise ValueError(f"{name} has no setting {key!r}: it takes {', '.join(RULES[name]) or 'none'}")
         try:
-            number = {"true": 1.0, "false": 0.0}.get(value.lower())
+            number = {"true": 1.0, "false": 0.0, "off": OFF}.get(value.lower())
             settings[key] = float(value) if number is None else number
         except ValueError:
             raise ValueError(f"{name}: {key}={value!r} is no number") from None

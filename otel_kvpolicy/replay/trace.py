@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from ..policy import CallText
 
-__all__ = ["NEVER", "Request", "Trace", "TraceBuilder", "build_trace"]
+__all__ = ["CHARS_PER_TOKEN", "NEVER", "Request", "Trace", "TraceBuilder", "build_trace"]
 
 NEVER: Final = 2**31 - 1
 """Index of a request that does not come."""
 
-_CHARS_PER_TOKEN: Final = 4
+CHARS_PER_TOKEN: Final = 4
 """Traces count tokens, rules count characters: so many stand for one token, as in the rules' own default."""
 
 
@@ -68,6 +68,8 @@ class Trace:
         segment_blocks: length of each segment.
         block_counts: blocks of each request.
         unique_blocks: blocks that differ.
+        first_counted: the first request that counts; those before it only fill the cache.
+        input_total: prompt tokens of the requests that count.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Trace:
         roles: list[str | None],
         paths: list[tuple[int, ...]],
         segment_blocks: list[int],
+        first_counted: int = 0,
     ) -> None:
         self.block_tokens = block_tokens
         self.times = times
@@ -98,14 +101,11 @@ class Trace:
             for path, uses in zip(paths, self.next_use, strict=True)
         ]
         self.seen_blocks = _seen(paths, segment_blocks)
+        self.first_counted = first_counted
+        self.input_total = sum(input_tokens[first_counted:])
 
     def __len__(self) -> int:
         return len(self.paths)
-
-    @property
-    def total_input_tokens(self) -> int:
-        """Prompt tokens of all requests."""
-        return sum(self.input_tokens)
 
 
 def _next_use(paths: list[tuple[int, ...]], segments: int) -> list[tuple[int, ...]]:
@@ -209,8 +209,12 @@ class TraceBuilder:
             nodes.append(child)
             node = child
 
-    def build(self) -> Trace:
-        """The trace, in the order of the requests' times; the builder is used up."""
+    def build(self, *, warm_up: float = 0.0) -> Trace:
+        """The trace, in the order of the requests' times; the builder is used up.
+
+        Args:
+            warm_up: share of the requests, 0 to 1, that fill the cache before any is counted.
+        """
         self._names.clear()
         self._children.clear()
         paths, segment_blocks = self._segments()
@@ -227,6 +231,7 @@ class TraceBuilder:
             roles=[self._roles[at] for at in order],
             paths=paths,
             segment_blocks=segment_blocks,
+            first_counted=int(len(paths) * warm_up),
         )
 
     def _segments(self) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -256,14 +261,14 @@ class TraceBuilder:
 def _text(tokens: int, turns: int, prefix: int, block_tokens: int) -> CallText:
     """A request as the rules see it: what is known of its parts, the rest as history (with turns) or as the user's (without)."""
     known = min(max(prefix, 0), tokens)
-    rest = (tokens - known) * _CHARS_PER_TOKEN
-    new = min(rest, block_tokens * _CHARS_PER_TOKEN) if turns else rest
-    return CallText(prefix_chars=known * _CHARS_PER_TOKEN, history_chars=rest - new, user_chars=new, history_turns=turns)
+    rest = (tokens - known) * CHARS_PER_TOKEN
+    new = min(rest, block_tokens * CHARS_PER_TOKEN) if turns else rest
+    return CallText(prefix_chars=known * CHARS_PER_TOKEN, history_chars=rest - new, user_chars=new, history_turns=turns)
 
 
-def build_trace(requests: Iterable[Request], block_tokens: int, *, full_blocks_only: bool = True) -> Trace:
+def build_trace(requests: Iterable[Request], block_tokens: int, *, full_blocks_only: bool = True, warm_up: float = 0.0) -> Trace:
     """The trace of ``requests``; see :class:`TraceBuilder`."""
     builder = TraceBuilder(block_tokens, full_blocks_only=full_blocks_only)
     for request in requests:
         builder.add(request)
-    return builder.build()
+    return builder.build(warm_up=warm_up)
