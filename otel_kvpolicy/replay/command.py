@@ -103,7 +103,7 @@ def command(
     else:
         with _bar("simulating", len(rules) * len(tiers)) as advance:
             results = compare(loaded.trace, rules, tiers, clients=clients, jobs=jobs, finished=_one(advance))
-        console.print(*result_tables(results, loaded.trace.unique_blocks), sep="\n")
+        console.print(*result_tables(results, loaded.trace.unique_blocks), sep="")
     name = traces[0].name + (f" and {len(traces) - 1} more" if len(traces) > 1 else "")
     for path in outputs:
         _write(path, WRITERS[path.suffix](loaded, results, name))

@@ -31,8 +31,8 @@ class Format:
 
     Attributes:
         name: for people.
-        read: one parsed line, and the number of lines read before it, -> requests. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for
-            a line that is broken.
+        read: one document, and the number of those read before it, -> requests. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for
+            one that is broken.
         block_tokens: tokens of a block where the format fixes them; ``None`` where they are to be told or found out.
         note: what is assumed of the traffic, where the format does not say all that a simulation needs.
     """

@@ -130,22 +130,23 @@ class _Reading:
     def file(self, path: Path) -> None:
         before = self._loaded_broken
         kind: Format | None = None
-        lines = 0
+        lines = documents = 0
         for number, line in self._lines(path):
             lines += 1
             try:
-                document = json.loads(line)
-                kind = kind or self._kind(document)
-                for request in kind.read(document, number - 1):
-                    self._add(request, kind, document)
+                for document in _documents(json.loads(line)):
+                    kind = kind or self._kind(document)
+                    for request in kind.read(document, documents):
+                        self._add(request, kind, document)
+                    documents += 1
             except TraceError:
                 raise
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 self._passed_over(BrokenLine(path, number, _problem(error)))
         if kind is None:
             first = next((line.problem for line in self._broken if line.path == path), "")
-            problem = f"none of its {lines} lines is; first: {first}" if lines else "it is empty"
-            self._alien.append(f"{path}: no trace: {problem}")
+            problem = f"{first} (the first of {lines:,} lines)" if lines else "it is empty"
+            self._alien.append(f"{path} is no trace: {problem}")
             self._loaded_broken = before
             self._broken = [line for line in self._broken if line.path != path]
 
@@ -215,6 +216,14 @@ class _Reading:
             raise TraceError("\n".join([*reasons, f"replay reads: {kinds}"]))
         notes = self._notes + [f"passed over: {alien}" for alien in self._alien]
         return Loaded(self._builder.build(warm_up=warm_up), list(self._formats), notes, self._loaded_broken, self._broken)
+
+
+def _documents(parsed: Any) -> Sequence[Any]:
+    """What a line holds: one document, a list of them, or the messages of a conversation."""
+    if not isinstance(parsed, list):
+        return [parsed]
+    messages = parsed and all(isinstance(item, dict) and "role" in item for item in parsed)
+    return [{"messages": parsed}] if messages else parsed
 
 
 def _block_size(sample: list[Request]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +12,7 @@ from rich.table import Table
 from .comparison import Result
 from .engine import Tiers
 from .readers import Loaded
+from .rules import Rule
 from .sweep import Best
 
 __all__ = ["best_table", "result_tables", "sizes_text", "trace_text"]
@@ -31,14 +31,20 @@ def _of_input(tokens: int, result: Result) -> str:
 _GPU: Final[Column] = ("gpu %", lambda each: _of_input(each.outcome.gpu_tokens, each))
 _L1: Final[Column] = ("L1 %", lambda each: _of_input(each.outcome.l1_tokens, each))
 _L2: Final[Column] = ("L2 %", lambda each: _of_input(each.outcome.l2_tokens, each))
-_COUNTS: Final[Sequence[Column]] = (
+_WRITES: Final[Sequence[Column]] = (
     ("written", lambda each: f"{each.outcome.written:,}"),
     ("dead", lambda each: f"{each.outcome.dead:,}"),
     ("evicted", lambda each: f"{each.outcome.evicted:,}"),
+)
+_L2_WRITES: Final[Sequence[Column]] = (
+    ("to L2", lambda each: f"{each.outcome.l2_written:,}"),
+    ("evicted", lambda each: f"{each.outcome.l2_evicted:,}"),
+    ("L2 to L1", lambda each: f"{each.outcome.promoted:,}"),
+)
+_SKIPS: Final[Sequence[Column]] = (
     ("skip\ncalls %", lambda each: f"{100 * each.outcome.skip_ratio:.1f}"),
     ("skip\ntok. %", lambda each: f"{100 * each.outcome.skip_token_ratio:.1f}"),
 )
-_L2_COUNTS: Final[Sequence[Column]] = (("to L2", lambda each: f"{each.outcome.l2_written:,}"),)
 
 
 def trace_text(loaded: Loaded) -> str:
@@ -60,34 +66,41 @@ def sizes_text(tiers: Tiers) -> str:
 
 
 def result_tables(results: Sequence[Result], unique_blocks: int) -> list[Table]:
-    """A table for each size, a row for each rule.
+    """A table for each size, a row for each rule; with several tiers two: one of hits, one of writes.
 
     Args:
         results: in any order.
         unique_blocks: distinct chunks of the trace, for the pressure.
     """
-    by_size = groupby(sorted(results, key=_size), key=_size)
-    return [_table([*group], f"{sizes_text(Tiers(*size))} ({size[0] / max(unique_blocks, 1):.1%} of all)") for size, group in by_size]
+    tables = []
+    for tiers in dict.fromkeys(each.tiers for each in results):
+        rows = [each for each in results if each.tiers == tiers]
+        title = f"{sizes_text(tiers)} ({tiers.l1 / max(unique_blocks, 1):.1%} of all)"
+        tables += [_table(rows, title if not at else "", columns) for at, columns in enumerate(_columns(tiers))]
+    return tables
 
 
-def _size(result: Result) -> tuple[int, int, int]:
-    return result.tiers.l1, result.tiers.l2, result.tiers.gpu
+def _columns(tiers: Tiers) -> list[Sequence[Column]]:
+    hits: Column = ("hit %", lambda each: _percent(each.outcome.hit_rate))
+    if not tiers.gpu and not tiers.l2:
+        return [(hits, *_WRITES, *_SKIPS)]
+    by_tier = [*([_GPU] if tiers.gpu else []), _L1, *([_L2] if tiers.l2 else [])]
+    return [(hits, *by_tier, *_SKIPS), (*_WRITES, *(_L2_WRITES if tiers.l2 else ()))]
 
 
-def _columns(tiers: Tiers) -> list[Column]:
-    by_tier = [*([_GPU] if tiers.gpu else []), *([_L1, _L2] if tiers.l2 else [_L1] if tiers.gpu else [])]
-    return [("hit %", lambda each: _percent(each.outcome.hit_rate)), *by_tier, *_COUNTS, *(_L2_COUNTS if tiers.l2 else ())]
-
-
-def _table(results: Sequence[Result], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("rule", overflow="fold", min_width=10)
-    columns = _columns(results[0].tiers)
+def _table(results: Sequence[Result], title: str, columns: Sequence[Column]) -> Table:
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("rule", min_width=12)
     for name, _ in columns:
-        table.add_column(name, justify="right", no_wrap="\n" not in name)
+        table.add_column(name, justify="right", no_wrap=True)
     for each in results:
-        table.add_row(escape(str(each.rule)), *(show(each) for _, show in columns))
+        table.add_row(escape(_spaced(each.rule)), *(show(each) for _, show in columns))
     return table
+
+
+def _spaced(rule: Rule) -> str:
+    """A rule as it was given, with room to break the line."""
+    return str(rule).replace(":", ": ").replace(",", ", ")
 
 
 def best_table(found: Sequence[Best]) -> Table:
@@ -105,6 +118,6 @@ def best_table(found: Sequence[Best]) -> Table:
     table.add_column("written", justify="right")
     for best in found:
         for name, result in (("hits", best.hits), ("writes", best.writes)):
-            settings = str(result.rule).removeprefix("thresholds:").replace(",", ", ")
+            settings = _spaced(result.rule).removeprefix("thresholds: ")
             table.add_row(f"{result.tiers.l1:,}", name, settings, _percent(result.outcome.hit_rate), f"{result.outcome.written:,}")
     return table
