@@ -43,7 +43,7 @@ def report(loaded: Loaded, results: Sequence[Result], source: str) -> str:
         sizes=sizes_text(middle),
         hits=Markup(hits_by_capacity(results, looks)),  # noqa: S704 - matplotlib escapes what it writes
         writes=Markup(writes_and_hits(results, looks)),  # noqa: S704
-        skips=Markup(skips_by_class(judged, looks, classes_of(loaded.trace))),  # noqa: S704
+        skips=judged and Markup(skips_by_class(judged, looks, classes_of(loaded.trace))),  # noqa: S704
         columns=[name for name in rows[0] if any(row[name] for row in rows)],
         rows=rows,
     )
