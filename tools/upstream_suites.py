@@ -3,15 +3,15 @@
     python tools/upstream_suites.py openai
     python tools/upstream_suites.py pydantic-ai --source ~/src/pydantic-ai
 
-The tests are taken from the published source distribution at run time; nothing of them is kept here. pydantic-ai's has held no tests since
-1.2x, so ``--source`` takes an unpacked source tree or a git repository instead. Each suite gets a virtual environment of its own in the
-working directory, which a second run uses again. A loopback stand-in answers the tests that want a server; it knows two endpoints, so most
-of those fail either way, which is what the comparison is for.
+The tests are taken from the published source distribution at run time; nothing of them is kept here. pydantic-ai's last one with tests is
+that of 1.24.0, so for a later ``--version`` its source tree is given with ``--source``. Each suite gets a virtual environment of its own in
+the working directory, which a second run uses again. A loopback stand-in answers the tests that want a server; it knows two endpoints, so
+those of others fail either way, which is what the comparison is for.
 
 As a pytest plugin (``-p upstream_suites``) this same file records the outcomes, and switches the instrumentation on where it is told to.
 """
 
-# ruff: noqa: S603, S607, T201 - a command line tool that starts pip and pytest
+# ruff: noqa: S603, T201 - a command line tool that starts pip and pytest
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Suite:
         requirements: what its tests import besides.
         tests: files and folders, as far as the version has them.
         version: tested where none is given.
+        then: what that version's tests worked with when it came out, where they do not work with the newest.
     """
 
     distribution: str
@@ -49,6 +50,7 @@ class Suite:
     requirements: tuple[str, ...]
     tests: tuple[str, ...]
     version: str
+    then: tuple[str, ...] = ()
 
 
 SUITES = {
@@ -83,8 +85,8 @@ SUITES = {
     ),
     "pydantic-ai": Suite(
         "pydantic-ai=={version}",
-        "pydantic-ai-slim[openai,logfire,mcp]=={version}",
-        ("pytest>=9", "pytest-mock", "pytest-recording", "inline-snapshot", "dirty-equals", "logfire", "blockbuster>=1.5.26,<1.6", "httpx"),
+        "pydantic-ai-slim[openai,google,anthropic,logfire,mcp,evals]=={version}",
+        ("pytest>=9", "pytest-mock", "pytest-recording", "inline-snapshot", "dirty-equals", "brotli", "httpx", "blockbuster>=1.5.26,<1.6"),
         (
             "tests/models/test_openai.py",
             "tests/models/test_openai_responses.py",
@@ -94,7 +96,14 @@ SUITES = {
             "tests/models/test_fallback.py",
             "tests/test_direct.py",
         ),
-        "1.20.0",
+        "1.24.0",
+        (
+            "openai==2.8.1",
+            "logfire==4.15.1",
+            "opentelemetry-api==1.38.0",
+            "opentelemetry-sdk==1.38.0",
+            "opentelemetry-instrumentation==0.59b0",
+        ),
     ),
 }
 
@@ -104,7 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--version", help="of the tested package")
-    parser.add_argument("--source", type=Path, help="unpacked source tree or git repository to take the tests from")
+    parser.add_argument("--source", type=Path, help="source tree to take the tests from")
     parser.add_argument("--workdir", type=Path, default=REPOSITORY / ".cache" / "upstream")
     parser.add_argument("--tests", nargs="+", help="instead of the suite's own selection")
     given = parser.parse_args()
@@ -127,30 +136,24 @@ def _environment(suite: Suite, version: str, workdir: Path) -> Path:
     python = workdir / "venv" / "bin" / "python"
     if not (workdir / "ready").exists():
         venv.create(workdir / "venv", with_pip=True)
-        install = [python, "-m", "pip", "install", "--quiet"]
-        subprocess.run([*install, "--editable", f"{REPOSITORY}[demo]"], check=True)
-        subprocess.run([*install, suite.installed.format(version=version), *suite.requirements], check=True)
+        then = suite.then if version == suite.version else ()
+        wanted = [suite.installed.format(version=version), *suite.requirements, "opentelemetry-sdk", *then]
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--editable", REPOSITORY, *wanted], check=True)
         (workdir / "ready").touch()
     return python
 
 
 def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir: Path) -> Path:
     """The folder that holds ``tests``."""
-    tree = workdir / "source"
-    if tree.exists():
-        return next(path.parent for path in sorted(tree.glob("**/tests")) if path.is_dir())
-    if source is not None and (source / "tests").is_dir():
-        return source
-    tree.mkdir(parents=True)
     if source is not None:
-        archive = subprocess.run(["git", "-C", source, "archive", "HEAD"], check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
-    else:
+        return source
+    tree = workdir / "source"
+    if not tree.exists():
         fetch = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", workdir]
         subprocess.run([*fetch, suite.distribution.format(version=version)], check=True)
         with tarfile.open(next(workdir.glob("*.tar.gz"))) as packed:
             packed.extractall(tree, filter="data")
-    return next(path.parent for path in sorted(tree.glob("**/tests")) if path.is_dir())
+    return next(tree.glob("*/tests")).parent
 
 
 def _run(python: Path, tree: Path, tests: Iterable[str], workdir: Path, *, on: bool, mode: str = "enforce") -> dict[str, Any]:
