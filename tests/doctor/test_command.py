@@ -1,4 +1,4 @@
-"""The doctor against the stand-in, as LMCache's multi-process server: it says which key is honoured, and ends with the code that says so."""
+"""The doctor against the stand-in as a multi-process LMCache: it says which key is honoured, and ends with the code that says so."""
 
 from __future__ import annotations
 
