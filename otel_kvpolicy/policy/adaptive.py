@@ -7,9 +7,9 @@ than was known before it, its class has had a return; when none does for twice t
 share of what was new in its calls that came back.
 
 Pressure. When what a stored call was the first to say is asked for again for the first time, the server's ``cached_tokens`` tell whether
-the cache still had it. A moving average of that falls where calls are evicted before they return, and the price theta of their group (agent
-and turns) rises until enough of them survive. Without ``cached_tokens`` theta stays at its floor, at which only classes that never return
-are skipped.
+the cache still had it. From that follows how long the cache keeps a prefix and the price theta of a place in it (:mod:`.lifetime`). What
+comes back much later than that counts as not returned. Without ``cached_tokens`` theta stays at its floor, at which only classes that never
+return are skipped.
 
 It fails open: what is not known is stored; theta sinks again where nothing tells of pressure; a prefix that several calls share and the
 cache has lost is stored again whatever its class.
@@ -24,35 +24,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, Literal, NamedTuple
 
 from .chain import EMPTY_CHAIN, Chain
 from .decision import KVCacheDecision
+from .lifetime import Lifetime
 from .reuse_table import MAX_CLASSES, CallClass, ReuseTable, Tally, class_of
 from .signals import CallText, estimate
 from .thresholds import DEFAULT_CHARS_PER_TOKEN
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "DEFAULT_FLOOR", "DEFAULT_MAX_CALLS", "AdaptiveCall", "AdaptiveRule", "Why"]
 
-DEFAULT_FLOOR: Final = 0.03
+DEFAULT_FLOOR: Final = 0.005
 DEFAULT_MAX_CALLS: Final = 4096
 DEFAULT_CHUNK_TOKENS: Final = 256
 """LMCache's default chunk: less than that is never stored, so that its absence says nothing."""
 
 _CEILING: Final = 0.5
-_STEP: Final = 0.01
-_LOW: Final = 0.6
-_HIGH: Final = 0.8
-"""Theta rises by a step where less than the low share of returns finds its prefix cached, and sinks where more than the high share does."""
+"""Highest theta: a class of which more comes back is stored under any pressure."""
 
 _MEMORY: Final = 0.02
 """Weight of one more observation in a moving average."""
-
-_CALM: Final = 0.7
-"""Survival taken for granted before any was seen: between the marks, so that theta does not move."""
-
-_QUIET_CALLS: Final = 256
-"""Calls of a group without any word on pressure, after which theta sinks by a step."""
 
 _WAIT_GAPS: Final = 2.0
 _MIN_WAIT: Final = 20.0
@@ -60,13 +53,17 @@ _MAX_WAIT: Final = 900.0
 _FIRST_GAP: Final = 60.0
 """A call counts as not returned after so many usual gaps (a moving average), within these bounds, in seconds."""
 
+_IN_TIME: Final = 2.0
+_LEAST_WAIT: Final = 5.0
+"""A return counts up to so many lifetimes of the cache, and a call as not returned after as many: beyond the lifetime itself, so that the
+estimate of it cannot talk itself down."""
+
 _DOUBTS: Final = 0.5
 """Standard errors that P(reuse) is given the benefit of."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _MIN_VISIBLE: Final = 1 / 64
-_MAX_GROUPS: Final = 256
 _MAX_RESTORES: Final = 3
 """Stores of a lost prefix without it being found cached afterwards, before it is left to its class: the server may not keep it at all."""
 
@@ -82,7 +79,8 @@ class Why(NamedTuple):
         reuse: P(reuse) of the class, 0 to 1.
         doubt: what was added to it because little is known yet.
         theta: price: the lowest P(reuse) that is stored.
-        survival: share of returning prefixes of this group that the cache still had, a moving average; ``None`` while nothing is known.
+        survival: share of the lately returned prefixes that the cache still had; ``None`` while nothing is known.
+        keeps_seconds: how long the cache keeps a prefix; ``None`` while nothing tells, or it keeps everything.
         calls: calls of the class whose fate is known.
         visible: share of the returns that this process sees: low where many processes share the traffic.
     """
@@ -93,6 +91,7 @@ class Why(NamedTuple):
     doubt: float
     theta: float
     survival: float | None
+    keeps_seconds: float | None
     calls: float
     visible: float
 
@@ -109,12 +108,14 @@ class Why(NamedTuple):
             f"calls like this ({self.group}) come back with P = {self.reuse:.2f} (from {self.calls:.0f} calls, "
             f"{self.doubt:.2f} added for doubt); storing asks for theta = {self.theta:.2f}"
         )
-        pressure = (
-            "no cached_tokens seen yet, so theta is at its floor"
-            if self.survival is None
-            else f"the cache still had {self.survival:.0%} of the prefixes that returned"
-        )
-        return f"{basis}; {pressure}. {self._change}"
+        return f"{basis}; {self._pressure}. {self._change}"
+
+    @property
+    def _pressure(self) -> str:
+        if self.survival is None:
+            return "no cached_tokens seen lately, so theta is at its floor"
+        held = f"the cache still had {self.survival:.0%} of the prefixes that returned"
+        return held if self.keeps_seconds is None else f"{held} and keeps one for about {self.keeps_seconds:.0f} s"
 
     @property
     def _change(self) -> str:
@@ -126,28 +127,16 @@ class Why(NamedTuple):
         return f"It would be skipped if theta rose above {self.reuse + self.doubt:.2f}: if many more returning prefixes were evicted first."
 
 
-class _Group:
-    """The price of calls of one agent and as many turns."""
-
-    __slots__ = ("quiet", "survival", "theta")
-
-    def __init__(self, theta: float) -> None:
-        self.theta = theta
-        self.survival: float | None = None
-        self.quiet = 0
-
-
 class _Memory:
     """What is remembered of one call."""
 
-    __slots__ = ("at", "base", "chars", "counted", "group", "hashes", "restores", "returned", "stored", "tally")
+    __slots__ = ("at", "base", "chars", "counted", "hashes", "restores", "returned", "stored", "tally", "touched")
 
-    def __init__(self, at: float, *, base: float, chars: float, tally: Tally, group: _Group, hashes: Sequence[int]) -> None:
-        self.at = at
+    def __init__(self, at: float, *, base: float, chars: float, tally: Tally, hashes: Sequence[int]) -> None:
+        self.at = self.touched = at
         self.base = base  # characters of its prompt that were known before it
         self.chars = chars
         self.tally = tally
-        self.group = group
         self.hashes = hashes
         self.stored = True
         self.returned = 0.0
@@ -164,15 +153,15 @@ class AdaptiveCall:
         total_chars: characters of the prompt.
     """
 
-    __slots__ = ("keep_chars", "known", "memory", "stored", "tells", "total_chars", "was_stored", "why")
+    __slots__ = ("gap", "keep_chars", "known", "memory", "stored", "total_chars", "was_stored", "why")
 
-    def __init__(self, why: Why, known: _Memory | None, keep: float, total: float, memory: _Memory | None, *, tells: bool) -> None:
+    def __init__(self, why: Why, known: _Memory | None, *, keep: float, total: float, memory: _Memory | None, gap: float | None) -> None:
         self.why = why
         self.keep_chars = keep
         self.total_chars = total
         self.known = known  # the rule's own, like all below
         self.memory = memory
-        self.tells = tells  # whether finding it cached or not says something of the pressure
+        self.gap = gap  # seconds since what it continues was stored, where finding that cached or not tells of the lifetime
         self.was_stored = known is not None and known.stored
         self.stored = True
 
@@ -223,10 +212,10 @@ class AdaptiveRule:
         self._max_calls = max_calls
         self._lock = threading.Lock()
         self._table = ReuseTable()
-        self._groups: dict[tuple[str, int], _Group] = {}
         self._known: dict[int, _Memory] = {}
         self._calls: deque[_Memory] = deque()
         self._pending: deque[_Memory] = deque()
+        self._lifetime = Lifetime()
         self._gap = _FIRST_GAP
         self._visible = 1.0
         self._continued = 0
@@ -263,25 +252,45 @@ class AdaptiveRule:
         first = known is not None and self._returns(now, known, depth)
         group = class_of(label, turns, tokens, depth / total if total else 0.0)
         tally = self._table.tally(group)
-        price = self._price(group)
-        why = self._why(group, tally, price)
-        if known is not None and shared and why.code == "reuse_unlikely" and not known.stored and known.restores < _MAX_RESTORES:
-            known.restores += 1
-            why = why._replace(code="shared_prefix_lost")
+        self._lifetime.called()
+        why = self._why(group, tally)
+        if known is not None:
+            why = self._restore(why, known, now, shared=shared)
         new = chain.hashes[at + 1 :]
-        memory = _Memory(now, base=depth, chars=total, tally=tally, group=price, hashes=new) if new else None
+        memory = _Memory(now, base=depth, chars=total, tally=tally, hashes=new) if new else None
         if memory is not None:
             self._remember(memory)
-        call = AdaptiveCall(why, known, depth, total, memory, tells=first and known is not None and known.stored)
-        _follow(call, stored=why.code != "reuse_unlikely")
+        gap = now - known.at if first and known is not None and known.stored else None
+        call = AdaptiveCall(why, known, keep=depth, total=total, memory=memory, gap=gap)
+        stored = why.code != "reuse_unlikely"
+        if stored:
+            self._lifetime.stored(why.reuse)
+        _follow(call, stored=stored)
         return call
 
     def _give_up(self, now: float) -> None:
         """Counts the calls that have had their time and did not come back."""
-        limit = now - min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap))
+        wait = min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap))
+        limit = now - max(_LEAST_WAIT, min(wait, self._in_time))
         pending = self._pending
         while pending and (pending[0].at < limit or pending[0].counted):
             self._count(pending.popleft())
+
+    def _restore(self, why: Why, known: _Memory, now: float, *, shared: bool) -> Why:
+        """Stores a shared prefix again where the cache has probably dropped it: it said so, or was not asked for it in a lifetime."""
+        lifetime = self._lifetime.seconds
+        lost = not known.stored or (lifetime is not None and now - known.touched > lifetime)
+        if shared and lost and why.code == "reuse_unlikely" and known.restores < _MAX_RESTORES:
+            known.restores += 1
+            why = why._replace(code="shared_prefix_lost")
+        if not lost or why.code != "reuse_unlikely":
+            known.touched = now
+        return why
+
+    @property
+    def _in_time(self) -> float:
+        """Seconds within which a return is worth something."""
+        return inf if self._lifetime.seconds is None else _IN_TIME * self._lifetime.seconds
 
     def _count(self, memory: _Memory) -> None:
         if not memory.counted:
@@ -308,35 +317,25 @@ class AdaptiveRule:
         new = known.chars - known.base
         if depth <= known.base or new <= 0:
             return False
-        first = not known.returned
+        first, gap = not known.returned, now - known.at
         if first:
-            self._gap += _MEMORY * (now - known.at - self._gap)
+            self._gap += _MEMORY * (gap - self._gap)
+            self._lifetime.returned(gap)
             self._count(known)
         share = min(1.0, (depth - known.base) / new)
         if share > known.returned:
-            self._table.count(known.tally, 0.0, (share - known.returned) / max(self._visible, _MIN_VISIBLE))
+            if gap <= self._in_time:
+                self._table.count(known.tally, 0.0, (share - known.returned) / max(self._visible, _MIN_VISIBLE))
             known.returned = share
         return first
 
-    def _price(self, group: CallClass) -> _Group:
-        key = (group.label, group.turns)
-        price = self._groups.get(key)
-        if price is None:
-            if len(self._groups) >= _MAX_GROUPS:
-                key = ("", group.turns)
-            price = self._groups.setdefault(key, _Group(self._floor))
-        price.quiet += 1
-        if price.quiet > _QUIET_CALLS:
-            price.quiet = 0
-            price.theta = max(self._floor, price.theta - _STEP)
-        return price
-
-    def _why(self, group: CallClass, tally: Tally, price: _Group) -> Why:
+    def _why(self, group: CallClass, tally: Tally) -> Why:
         visible = max(self._visible, _MIN_VISIBLE)
         reuse = self._table.reuse(tally)
         doubt = _DOUBTS * self._table.doubt(tally, reuse, visible)
-        code: Code = "reuse_expected" if reuse + doubt >= price.theta else "reuse_unlikely"
-        return Why(code, group, reuse, doubt, price.theta, price.survival, tally.calls, visible)
+        theta = max(self._floor, min(_CEILING, self._lifetime.price))
+        code: Code = "reuse_expected" if reuse + doubt >= theta else "reuse_unlikely"
+        return Why(code, group, reuse, doubt, theta, self._lifetime.survival, self._lifetime.seconds, tally.calls, visible)
 
     def _remember(self, memory: _Memory) -> None:
         for each in memory.hashes:
@@ -373,21 +372,12 @@ class AdaptiveRule:
             return
         held = (cached_tokens if lmcache_tokens is None else lmcache_tokens) >= (expected + base) / 2
         with self._lock:
-            if call.tells:
-                self._press(known.group, held=held)
+            if call.gap is not None:
+                self._lifetime.found(call.gap, held=held)
             if held:
                 known.stored, known.restores = True, 0
             elif not call.stored:
                 known.stored = False
-
-    def _press(self, price: _Group, *, held: bool) -> None:
-        before = _CALM if price.survival is None else price.survival
-        price.survival = survival = before + _MEMORY * (held - before)
-        price.quiet = 0
-        if survival < _LOW:
-            price.theta = min(_CEILING, price.theta + _STEP)
-        elif survival > _HIGH:
-            price.theta = max(self._floor, price.theta - _STEP)
 
     def export(self) -> dict[str, Any]:
         """What was learned, fit for JSON, without anything of any prompt: :meth:`restore` takes it in another process."""
@@ -397,7 +387,7 @@ class AdaptiveRule:
                 "gap_seconds": self._gap,
                 "visible": self._visible,
                 "classes": self._table.export(),
-                "groups": [(label, turns, price.theta, price.survival) for (label, turns), price in self._groups.items()],
+                "lifetime": self._lifetime.export(),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -414,18 +404,12 @@ class AdaptiveRule:
                 (CallClass(str(label), *map(_bucket, (turns, length, seen))), _within(calls, 0.0, 1e9), _within(returned, 0.0, 1e9))
                 for label, turns, length, seen, calls, returned in state["classes"][:MAX_CLASSES]
             ]
-            groups = [
-                ((str(label), _bucket(turns)), _within(theta, 0.0, 1.0), None if survival is None else _within(survival, 0.0, 1.0))
-                for label, turns, theta, survival in state["groups"][:_MAX_GROUPS]
-            ]
+            lifetime = Lifetime.restored(state["lifetime"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not the state of an adaptive rule: {error!r}") from error
         with self._lock:
-            self._gap, self._visible = gap, visible
+            self._gap, self._visible, self._lifetime = gap, visible, lifetime
             self._table.adopt(classes)
-            for key, theta, survival in groups:
-                price = self._groups.setdefault(key, _Group(self._floor))
-                price.theta, price.survival = max(self._floor, theta), survival
 
     def take_new(self) -> dict[CallClass, tuple[float, float]]:
         """What was counted since this was last asked, to be added to a fleet's counts: calls and returns by class."""

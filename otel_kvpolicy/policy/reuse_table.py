@@ -16,7 +16,7 @@ MAX_LABELS: Final = 32
 
 _OTHER: Final = "_OTHER"
 _MAX_LABEL_CHARS: Final = 64
-_MAX_COUNT: Final = 4096.0
+_MAX_COUNT: Final = 1024.0
 """Calls after which the counts of a class are halved, so that it follows its traffic."""
 
 _EXPECTED: Final = 0.3
