@@ -60,11 +60,11 @@ def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
         texts = [message["content"] for message in messages]
         if "tool" in roles:
             texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
-        hash(tuple(texts))
+        hash((*roles, *texts))
         sizes = list(map(len, texts))
     except (KeyError, TypeError):  # content in parts, Responses items, objects
-        roles = [_field(message, "role") or _kind(message) for message in messages]
-        texts = [_digest(message) for message in messages]
+        roles = [_digest(_field(message, "role")) or _kind(message) for message in messages]
+        texts = [_text(message) for message in messages]
         sizes = [_chars(message) for message in messages]
     return _boundaries(roles, texts, sizes, _seed(body, key))
 
@@ -73,9 +73,9 @@ def _seed(body: Mapping[Any, Any], key: int) -> tuple[Any, ...]:
     """What stands before the first message: tools, by their names, and instructions."""
     tools = body.get("tools")
     if not tools or not isinstance(tools, (list, tuple)):
-        return key, body.get("model"), _digest(body.get("instructions"))
+        return key, _digest(body.get("model")), _digest(body.get("instructions"))
     names = [_digest(_field(_field(tool, "function") or tool, "name")) for tool in tools]
-    return key, body.get("model"), _digest(body.get("instructions")), *names
+    return key, _digest(body.get("model")), _digest(body.get("instructions")), *names
 
 
 def _boundaries(roles: list[Any], texts: list[Any], sizes: list[int], seed: tuple[Any, ...]) -> Chain:
@@ -101,6 +101,18 @@ def _reply_starts(roles: list[Any]) -> list[int]:
 def _with_calls(message: Any) -> Any:
     calls = message.get("tool_calls")
     return message["content"] if not calls else f"{message['content']}{_digest(calls)}"
+
+
+def _text(message: Any) -> Any:
+    """What a message says, the same as where all messages are plain: a later call with a picture in it goes on an earlier one without."""
+    if isinstance(message, str):
+        return message
+    content = _field(message, "content")
+    if content is None and not (isinstance(message, Mapping) and "content" in message):
+        return _digest(message)
+    said = _digest(content)
+    calls = _field(message, "tool_calls")
+    return f"{said}{_digest(calls)}" if calls else said
 
 
 def _field(value: Any, name: str) -> Any:

@@ -1,0 +1,162 @@
+"""The boundaries of a prompt: what starts alike is recognised, what does not is not."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_kvpolicy.policy.chain import EMPTY_CHAIN, Chain, chain_of
+
+KEY = 7
+PARTS = st.one_of(
+    st.text(max_size=5),
+    st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}), max_size=2),
+    st.none(),
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": PARTS}), max_size=30
+)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    max_leaves=20,
+)
+
+
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+TALK = [
+    said("system", "rules"),
+    said("user", "hi"),
+    said("assistant", "yes"),
+    said("user", "and?"),
+    said("assistant", "no"),
+    said("user", "ok"),
+]
+
+
+def chain(messages: Any, **more: Any) -> Chain:
+    return chain_of({"model": "m", "messages": messages, **more}, KEY)
+
+
+def test_a_call_is_found_again_in_the_call_that_continues_it() -> None:
+    first, second = chain(TALK[:2]), chain(TALK[:4])
+    assert second.hashes[second.parent] == first.hashes[-1]
+    assert second.chars[second.parent] == first.chars[-1] == len("ruleshi")
+    third = chain(TALK)
+    assert third.hashes[third.parent] == second.hashes[-1]
+    assert first.hashes[-1] in third.hashes
+    assert first.parent == -1
+
+
+def test_calls_that_share_a_system_prompt_share_its_boundary_alone() -> None:
+    one, other = chain(TALK[:2]), chain([TALK[0], said("user", "something else")])
+    assert one.hashes[0] == other.hashes[0]
+    assert one.hashes[-1] != other.hashes[-1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": "other"},
+        {"tools": [{"type": "function", "function": {"name": "tide"}}]},
+        {"instructions": "be brief"},
+        {"messages": [said("developer", "rules"), *TALK[1:4]]},
+        {"messages": [said("system", "rules!"), *TALK[1:4]]},
+    ],
+)
+def test_what_stands_before_tells_prompts_apart(changed: dict[str, Any]) -> None:
+    plain = chain(TALK[:4])
+    other = chain_of({"model": "m", "messages": TALK[:4]} | changed, KEY)
+    assert not set(plain.hashes) & set(other.hashes)
+
+
+def test_tool_calls_tell_prompts_apart() -> None:
+    def after(arguments: str) -> Chain:
+        call = {"id": arguments, "type": "function", "function": {"name": "tide", "arguments": arguments}}
+        return chain([TALK[1], said("assistant", None, tool_calls=[call]), said("tool", "7", tool_call_id=arguments)])
+
+    assert after("a").hashes[-1] != after("b").hashes[-1]
+    assert after("a").hashes[-1] == after("a").hashes[-1]
+
+
+def test_another_key_gives_other_hashes() -> None:
+    body = {"messages": TALK}
+    assert not set(chain_of(body, 1).hashes) & set(chain_of(body, 2).hashes)
+
+
+def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
+    parts = [said("user", [{"type": "text", "text": "hi"}]), said("assistant", [{"type": "text", "text": "yes"}]), said("user", "and?")]
+    assert chain(parts[:1]).hashes[-1] == chain(parts).hashes[chain(parts).parent]
+    objects = [
+        SimpleNamespace(role="user", content="hi"),
+        SimpleNamespace(role="assistant", content="yes"),
+        SimpleNamespace(role="user", content="?"),
+    ]
+    assert chain(objects[:1]).hashes[-1] == chain(objects).hashes[chain(objects).parent]
+
+
+def test_responses_requests() -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "tide", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "7"}
+    first = chain_of({"input": "hi", "instructions": "rules"}, KEY)
+    start, more = [said("user", "hi")], [said("user", "hi"), call, result]
+    second = chain_of({"input": more, "instructions": "rules"}, KEY)
+    assert len(first.hashes) == 1
+    assert second.hashes[second.parent] == chain_of({"input": start, "instructions": "rules"}, KEY).hashes[-1]
+
+
+def test_a_picture_or_an_item_later_does_not_hide_the_plain_beginning() -> None:
+    picture = said("user", [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,"}}])
+    for earlier in (TALK[:2], TALK[:4]):
+        later = chain([*earlier, said("assistant", "yes"), picture])
+        assert later.hashes[later.parent] == chain(earlier).hashes[-1]
+    call = {"id": "1", "type": "function", "function": {"name": "tide", "arguments": "{}"}}
+    tools = [TALK[1], said("assistant", None, tool_calls=[call]), said("tool", "7", tool_call_id="1")]
+    later = chain([*tools, said("assistant", "yes"), picture])
+    assert later.hashes[later.parent] == chain(tools).hashes[-1]
+
+
+def test_a_long_prompt_has_few_boundaries() -> None:
+    talk = [said("user" if at % 2 == 0 else "assistant", f"{at}") for at in range(1000)]
+    found = chain([said("system", "rules"), *talk])
+    assert len(found.hashes) <= 8
+    assert found.chars[-1] == len("rules") + sum(len(f"{at}") for at in range(1000))
+
+
+@settings(max_examples=300, deadline=None)
+@given(messages=MESSAGES)
+def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
+    found = chain(messages)
+    if not messages:
+        assert found == EMPTY_CHAIN
+        return
+    assert len(found.hashes) == len(found.chars) <= 8
+    assert list(found.chars) == sorted(found.chars)
+    assert chain(copy.deepcopy(messages)) == found
+    assert chain([*messages[:-1], said("user", "a new end")]).hashes[-1] != found.hashes[-1]
+    replies = [at for at, message in enumerate(messages) if at and message["role"] == "assistant" != messages[at - 1]["role"]]
+    if replies and not isinstance(messages[0]["content"], (list, type(None))):
+        before = chain(messages[: replies[-1]])
+        if all(isinstance(message["content"], str) for message in messages):
+            assert found.hashes[found.parent] == before.hashes[-1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(body=st.dictionaries(st.sampled_from(["messages", "input", "tools", "instructions", "model"]), JSON, max_size=5))
+def test_no_body_fails_it(body: dict[str, Any]) -> None:
+    found = chain_of(body, KEY)
+    assert len(found.hashes) == len(found.chars) <= 8
+
+
+def test_a_cyclic_body_ends() -> None:
+    loop: dict[str, Any] = {"role": "user"}
+    loop["content"] = [loop]
+    assert len(chain([loop]).hashes) == 1
