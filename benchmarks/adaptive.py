@@ -1,0 +1,60 @@
+"""What deciding with the learned rule costs beside deciding with the fixed one, on wire bodies as a conversation sends them."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from otel_kvpolicy import KVCacheLayeringPolicy
+from otel_kvpolicy.policy.adaptive import AdaptiveRule
+from otel_kvpolicy.policy.chain import chain_of
+from otel_kvpolicy.requests import reader_of
+
+from .decision import body
+from .measure import interleave
+
+__all__ = ["run"]
+
+MESSAGES = (2, 10, 100, 1_000)
+KINDS = ("ascii", "tools", "images")
+CALLS = 4_000
+
+
+def run(*, rounds: int = 25) -> list[dict[str, Any]]:
+    """Reading and deciding, with either rule. Each call ends in a message of its own, so that the learned rule has something to learn."""
+    read = reader_of("/chat/completions")
+    assert read is not None
+    rows = []
+    for kind in KINDS:
+        for messages in MESSAGES:
+            wire, rule, fixed, numbers = body(messages, kind), AdaptiveRule(), KVCacheLayeringPolicy(), count()
+
+            def fresh(wire: dict[str, Any] = wire, numbers: count[int] = numbers) -> dict[str, Any]:
+                wire["messages"][-1] = {"role": "user", "content": f"question {next(numbers)} " * 60}
+                return wire
+
+            def thresholds(fresh: Any = fresh, fixed: KVCacheLayeringPolicy = fixed) -> None:
+                fixed.judge(read(fresh()))
+
+            def adaptive(fresh: Any = fresh, rule: AdaptiveRule = rule) -> None:
+                wire = fresh()
+                _, call = rule.decide(read(wire), None, chain_of(wire, rule.key))
+                rule.observe(call, 0, 1000)
+
+            calls = max(5, CALLS // messages)
+            samples = interleave(
+                {"thresholds": thresholds, "adaptive": adaptive, "body": fresh},
+                rounds=rounds,
+                repeat={"thresholds": calls, "adaptive": calls, "body": calls},
+            )
+            cost = {name: samples[name].median - samples["body"].median for name in ("thresholds", "adaptive")}
+            rows.append(
+                {
+                    "body": kind,
+                    "messages": messages,
+                    "thresholds_us": cost["thresholds"] * 1e6,
+                    "adaptive_us": cost["adaptive"] * 1e6,
+                    "ratio": cost["adaptive"] / cost["thresholds"],
+                }
+            )
+    return rows

@@ -1,0 +1,93 @@
+"""What a replay costs: growth with the length of a trace, beside ``kvcache-simulator``, and how much memory reading takes."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+from kvcache_sim.plan import build_execution_plan
+from kvcache_sim.policies import simulate_policy
+from kvcache_sim.trace import parse_trace_file
+
+from otel_kvpolicy.replay.comparison import compare
+from otel_kvpolicy.replay.engine import Tiers
+from otel_kvpolicy.replay.readers import load
+from otel_kvpolicy.replay.rules import DEFAULT_RULES, Rule
+
+from .measure import interleave
+
+__all__ = ["run"]
+
+REQUESTS = 4_000
+TIMES = (1, 2, 4)
+CHUNK = 512
+
+
+def write_trace(path: Path, requests: int) -> None:
+    """Conversations of a few calls over some system prompts, about as production chat has them: 22 chunks a call, a third seen before."""
+    draw = random.Random(1)
+    talks: list[tuple[list[int], int]] = []
+    fresh = iter(range(100, 1 << 60))
+    with path.open("w") as out:
+        for at in range(requests):
+            if talks and draw.random() < 0.4:
+                blocks, turns = talks.pop(draw.randrange(len(talks)))
+            else:
+                blocks, turns = [draw.randrange(20)], -1
+            blocks = [*blocks, *(next(fresh) for _ in range(1 + int(draw.expovariate(1 / 14))))]
+            talks = [*talks[-500:], (blocks, turns + 1)]
+            line = {
+                "timestamp": at * 250,
+                "input_length": len(blocks) * CHUNK,
+                "output_length": 200,
+                "hash_ids": blocks,
+                "turns": turns + 1,
+            }
+            out.write(json.dumps(line) + "\n")
+
+
+def run(*, rounds: int = 3) -> list[dict[str, Any]]:
+    """A row for each length of trace; ``time_ratio`` and ``memory_ratio`` are per request, beside the shortest."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for times in TIMES:
+            path = Path(folder) / f"{times}.jsonl"
+            write_trace(path, REQUESTS * times)
+            rows.append(_measure(path, REQUESTS * times, rounds))
+    first = rows[0]
+    for row in rows:
+        row["time_ratio"] = row["replay_us_per_request"] / first["replay_us_per_request"]
+        row["memory_ratio"] = row["peak_kib_per_request"] / first["peak_kib_per_request"]
+    return rows
+
+
+def _measure(path: Path, requests: int, rounds: int) -> dict[str, Any]:
+    trace = load([path]).trace
+    sizes = [Tiers(max(1, trace.unique_blocks // share)) for share in (64, 32, 16, 8, 4, 1)]
+    rules = [Rule(name) for name in DEFAULT_RULES]
+    samples = interleave(
+        {
+            "replay": lambda: compare(load([path]).trace, rules, sizes),
+            "one": lambda: compare(load([path], full_blocks_only=False).trace, [Rule("always")], sizes[2:3]),
+            "kvcache-simulator": lambda: simulate_policy(
+                build_execution_plan(parse_trace_file(path, block_size=CHUNK)), "lru", sizes[2].l1
+            ),
+        },
+        rounds=rounds,
+        repeat=dict.fromkeys(("replay", "one", "kvcache-simulator"), 1),
+    )
+    tracemalloc.start()
+    load([path])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {
+        "requests": requests,
+        "chunks": sum(trace.block_counts),
+        "replay_us_per_request": samples["replay"].median / requests * 1e6,
+        "one_simulation_ratio": samples["kvcache-simulator"].median / samples["one"].median,
+        "peak_kib_per_request": peak / requests / 1024,
+    }
