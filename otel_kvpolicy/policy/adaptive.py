@@ -99,7 +99,7 @@ class Why(NamedTuple):
     def reason(self) -> str:
         """The reason as it stands in a decision, with its numbers."""
         sign = "<" if self.code == "reuse_unlikely" else ">=" if self.code == "reuse_expected" else "|"
-        return f"{self.code}(p{self.reuse:.3f}+{self.doubt:.3f}{sign}theta{self.theta:.3f}; {self.group})"
+        return f"{self.code}({self.reuse + self.doubt:.3f}{sign}{self.theta:.3f})"
 
     @property
     def sentence(self) -> str:

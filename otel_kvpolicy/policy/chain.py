@@ -7,7 +7,8 @@ stored or sent, and give no text away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from .signals import content_chars
@@ -18,6 +19,9 @@ _REPLY: Final = "assistant"
 _HEAD_ROLES: Final = ("system", "developer")
 _LOOK_BACK: Final = (1, 2, 4, 8, 16, 32)
 """Before which model replies, counted from the last, the prompt is looked up: each of them was the end of an earlier call."""
+
+_STRETCH: Final = 64
+"""Messages that are hashed at a stroke."""
 
 _MAX_DEPTH: Final = 6
 """Nesting of content that is looked into; what lies deeper does not tell prompts apart."""
@@ -50,7 +54,7 @@ def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
         body: the request as it goes out.
         key: secret of the process, such as ``secrets.randbits(64)``; the same for all calls that are to recognise each other.
     """
-    messages = body.get("messages", body.get("input"))
+    messages = body.get("messages") or body.get("input")
     if isinstance(messages, str):
         messages = [messages]
     if not isinstance(messages, (list, tuple)) or not messages:
@@ -60,42 +64,56 @@ def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
         texts = [message["content"] for message in messages]
         if "tool" in roles:
             texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
-        hash((*roles, *texts))
-        sizes = list(map(len, texts))
+        return _boundaries(roles, texts, map(len, texts), _seed(body, key))
     except (KeyError, TypeError):  # content in parts, Responses items, objects
         roles = [_digest(_field(message, "role")) or _kind(message) for message in messages]
-        texts = [_text(message) for message in messages]
-        sizes = [_chars(message) for message in messages]
-    return _boundaries(roles, texts, sizes, _seed(body, key))
+        return _boundaries(roles, [_text(message) for message in messages], map(_chars, messages), _seed(body, key))
 
 
-def _seed(body: Mapping[Any, Any], key: int) -> tuple[Any, ...]:
+def _seed(body: Mapping[Any, Any], key: int) -> int:
     """What stands before the first message: tools, by their names, and instructions."""
     tools = body.get("tools")
     if not tools or not isinstance(tools, (list, tuple)):
-        return key, _digest(body.get("model")), _digest(body.get("instructions"))
+        return hash((key, _digest(body.get("model")), _digest(body.get("instructions"))))
     names = [_digest(_field(_field(tool, "function") or tool, "name")) for tool in tools]
-    return key, _digest(body.get("model")), _digest(body.get("instructions")), *names
+    return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), *names))
 
 
-def _boundaries(roles: list[Any], texts: list[Any], sizes: list[int], seed: tuple[Any, ...]) -> Chain:
-    count = len(roles)
-    head = next((at for at, role in enumerate(roles) if role not in _HEAD_ROLES), count)
-    ends = {head, count}
-    parent = 0
-    if _REPLY in roles:
-        starts = _reply_starts(roles)
-        parent = starts[-1]
-        ends.update(starts[-back] for back in _LOOK_BACK if back <= len(starts))
-    ends.discard(0)
-    order = sorted(ends)
-    hashes = [hash((seed, tuple(roles[:end]), tuple(texts[:end]))) for end in order]
-    return Chain(hashes, [sum(sizes[:end]) for end in order], order.index(parent) if parent else -1)
+def _boundaries(roles: list[Any], texts: list[Any], sizes: Iterable[int], seed: int) -> Chain:
+    """Hashes are chained over stretches of fixed length, so that each text is read once, whichever boundaries there are."""
+    head = 0
+    while head < len(roles) and roles[head] in _HEAD_ROLES:
+        head += 1
+    ends, parent = _ends(roles, head)
+    state = hash((seed, *roles[:head]))
+    upcoming = iter(sizes)
+    hashes, chars = [], []
+    done = before = total = 0
+    for end in ends:
+        while end - done >= _STRETCH:
+            state = hash((state, *texts[done : done + _STRETCH]))
+            done += _STRETCH
+        hashes.append(hash((state, *texts[done:end])))
+        total += sum(islice(upcoming, end - before))
+        chars.append(total)
+        before = end
+    return Chain(hashes, chars, parent)
 
 
-def _reply_starts(roles: list[Any]) -> list[int]:
-    """Where each run of the model's own messages begins."""
-    return [at for at, role in enumerate(roles) if role == _REPLY and (not at or roles[at - 1] != _REPLY)]
+def _ends(roles: list[Any], head: int) -> tuple[list[int], int]:
+    """Boundaries, and which of them ended the call before this one; -1 for none."""
+    replies: list[int] = []  # where runs of the model's own messages begin, from the last
+    at = len(roles) - 1
+    while at > 0 and len(replies) < _LOOK_BACK[-1]:
+        if roles[at] == _REPLY and roles[at - 1] != _REPLY:
+            replies.append(at)
+        at -= 1
+    ends = [replies[back - 1] for back in reversed(_LOOK_BACK) if back <= len(replies)]
+    ends.append(len(roles))
+    if head and head not in ends:
+        ends.append(head)
+        ends.sort()
+    return ends, ends.index(replies[0]) if replies else -1
 
 
 def _with_calls(message: Any) -> Any:
