@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from otel_kvpolicy import KVCacheLayeringPolicy
+from otel_kvpolicy import settings
 from otel_kvpolicy.policy.adaptive import AdaptiveRule
 from otel_kvpolicy.policy.chain import chain_of
 from otel_kvpolicy.requests import reader_of
 
-from .decision import body
+from .decision import body, decide
 from .measure import interleave
 
 __all__ = ["run"]
@@ -21,25 +21,25 @@ CALLS = 4_000
 
 
 def run(*, rounds: int = 25) -> list[dict[str, Any]]:
-    """Reading and deciding, with either rule. Each call ends in a message of its own, so that the learned rule has something to learn."""
+    """Settings, reading and deciding, with either rule. Each call ends in a message of its own, so that there is something to learn."""
     read = reader_of("/chat/completions")
     assert read is not None
     rows = []
     for kind in KINDS:
         for messages in MESSAGES:
-            wire, rule, fixed, numbers = body(messages, kind), AdaptiveRule(), KVCacheLayeringPolicy(), count()
+            wire, rule, numbers = body(messages, kind), AdaptiveRule(), count()
 
             def fresh(wire: dict[str, Any] = wire, numbers: count[int] = numbers) -> dict[str, Any]:
                 wire["messages"][-1] = {"role": "user", "content": f"question {next(numbers)} " * 60}
                 return wire
 
-            def thresholds(fresh: Any = fresh, fixed: KVCacheLayeringPolicy = fixed) -> None:
-                fixed.judge(read(fresh()))
+            def thresholds(fresh: Any = fresh) -> None:
+                decide(fresh())
 
             def adaptive(fresh: Any = fresh, rule: AdaptiveRule = rule) -> None:
                 wire = fresh()
-                _, call = rule.decide(read(wire), None, chain_of(wire, rule.key))
-                rule.observe(call, 0, 1000)
+                settings.current()
+                rule.decide(read(wire), None, chain_of(wire, rule.key))
 
             calls = max(5, CALLS // messages)
             samples = interleave(

@@ -173,7 +173,7 @@ class AdaptiveCall:
 class AdaptiveRule:
     """Learns which calls come back and what a place in the cache is worth.
 
-    Memory: ``max_calls`` calls with at most eight boundaries each, and 2,048 classes: about 4 MiB at the most with the defaults.
+    Memory: ``max_calls`` calls with at most six boundaries each, and 2,048 classes: about 4 MiB at the most with the defaults.
 
     Args:
         clock: seconds, from any point, never going back.
@@ -217,6 +217,7 @@ class AdaptiveRule:
         self._pending: deque[_Memory] = deque()
         self._lifetime = Lifetime()
         self._gap = _FIRST_GAP
+        self._wait = _WAIT_GAPS * _FIRST_GAP
         self._visible = 1.0
         self._continued = 0
 
@@ -270,8 +271,7 @@ class AdaptiveRule:
 
     def _give_up(self, now: float) -> None:
         """Counts the calls that have had their time and did not come back."""
-        wait = min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap))
-        limit = now - max(_LEAST_WAIT, min(wait, self._in_time))
+        limit = now - self._wait
         pending = self._pending
         while pending and (pending[0].at < limit or pending[0].counted):
             self._count(pending.popleft())
@@ -320,6 +320,7 @@ class AdaptiveRule:
         first, gap = not known.returned, now - known.at
         if first:
             self._gap += _MEMORY * (gap - self._gap)
+            self._wait = max(_LEAST_WAIT, min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap), self._in_time))
             self._lifetime.returned(gap)
             self._count(known)
         share = min(1.0, (depth - known.base) / new)
@@ -330,10 +331,11 @@ class AdaptiveRule:
         return first
 
     def _why(self, group: CallClass, tally: Tally) -> Why:
-        visible = max(self._visible, _MIN_VISIBLE)
+        visible = self._visible if self._visible > _MIN_VISIBLE else _MIN_VISIBLE
         reuse = self._table.reuse(tally)
         doubt = _DOUBTS * self._table.doubt(tally, reuse, visible)
-        theta = max(self._floor, min(_CEILING, self._lifetime.price))
+        price = self._lifetime.price
+        theta = self._floor if price < self._floor else price if price < _CEILING else _CEILING
         code: Code = "reuse_expected" if reuse + doubt >= theta else "reuse_unlikely"
         return Why(code, group, reuse, doubt, theta, self._lifetime.survival, self._lifetime.seconds, tally.calls, visible)
 

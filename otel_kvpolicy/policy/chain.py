@@ -17,7 +17,7 @@ __all__ = ["EMPTY_CHAIN", "Chain", "chain_of"]
 
 _REPLY: Final = "assistant"
 _HEAD_ROLES: Final = ("system", "developer")
-_LOOK_BACK: Final = (1, 2, 4, 8, 16, 32)
+_LOOK_BACK: Final = (1, 2, 4, 8)
 """Before which model replies, counted from the last, the prompt is looked up: each of them was the end of an earlier call."""
 
 _STRETCH: Final = 64
@@ -48,7 +48,7 @@ EMPTY_CHAIN: Final = Chain((), ())
 def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
     """The boundaries of a chat completion or Responses request: the end of the system prompt, the ends of earlier calls, and the end.
 
-    O(messages), and constant in their length once their strings have been hashed. At most eight boundaries.
+    O(messages), and constant in their length once their strings have been hashed. At most six boundaries.
 
     Args:
         body: the request as it goes out.
@@ -75,8 +75,12 @@ def _seed(body: Mapping[Any, Any], key: int) -> int:
     tools = body.get("tools")
     if not tools or not isinstance(tools, (list, tuple)):
         return hash((key, _digest(body.get("model")), _digest(body.get("instructions"))))
-    names = [_digest(_field(_field(tool, "function") or tool, "name")) for tool in tools]
-    return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), *names))
+    try:
+        names = tuple([tool["function"]["name"] for tool in tools])
+        hash(names)
+    except (KeyError, TypeError):  # Responses tools, objects
+        names = tuple([_digest(_field(_field(tool, "function") or tool, "name")) for tool in tools])
+    return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), names))
 
 
 def _boundaries(roles: list[Any], texts: list[Any], sizes: Iterable[int], seed: int) -> Chain:
@@ -128,13 +132,26 @@ def _text(message: Any) -> Any:
     content = _field(message, "content")
     if content is None and not (isinstance(message, Mapping) and "content" in message):
         return _digest(message)
-    said = _digest(content)
+    said = tuple([_part(part) for part in content]) if type(content) is list else _digest(content)
     calls = _field(message, "tool_calls")
     return f"{said}{_digest(calls)}" if calls else said
 
 
+def _part(part: Any) -> Any:
+    """A part of a content, by its text or the URL of its picture, in the shapes that nearly all have."""
+    if type(part) is dict:
+        text = part.get("text")
+        if type(text) is str:
+            return text
+        media = part.get("image_url")
+        url = media.get("url") if type(media) is dict else media
+        if type(url) is str:
+            return url
+    return _digest(part)
+
+
 def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value.get(name) if type(value) is dict or isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def _kind(item: Any) -> str:

@@ -55,10 +55,12 @@ class Lifetime:
 
     Attributes:
         seconds: the lifetime; ``None`` while nothing tells of one, or the cache keeps everything.
+        survival: share of the lately returned prefixes that the cache still had; ``None`` where nothing is known.
     """
 
     def __init__(self) -> None:
         self.seconds: float | None = None
+        self.survival: float | None = None
         self._held = [0.0] * _BINS
         self._lost = [0.0] * _BINS
         self._gaps = [0.0] * _BINS
@@ -72,12 +74,6 @@ class Lifetime:
     def price(self) -> float:
         """What a place in the cache costs: the P(reuse) below which a call is not worth it. 0 where there is room for everything."""
         return self._reuse * self._density
-
-    @property
-    def survival(self) -> float | None:
-        """Share of the lately returned prefixes that the cache still had; ``None`` where nothing is known."""
-        held, lost = sum(self._held), sum(self._lost)
-        return held / (held + lost) if held + lost >= self._find_weight / 2 else None
 
     def called(self) -> None:
         """Notes that one more call was decided."""
@@ -104,7 +100,9 @@ class Lifetime:
     def _judge(self) -> None:
         if max(self._find_weight, self._gap_weight) > _LARGE:
             self._scale()
-        wrong = [sum(self._held)]  # finds that speak against a lifetime that ends before each bin
+        held, lost = sum(self._held), sum(self._lost)
+        self.survival = held / (held + lost) if held + lost >= self._find_weight / 2 else None
+        wrong = [held]  # finds that speak against a lifetime that ends before each bin
         for held, lost in zip(self._held, self._lost, strict=True):
             wrong.append(wrong[-1] + lost - held)
         least = min(wrong) + _ROUNDING * self._find_weight

@@ -69,9 +69,14 @@ def class_of(label: str, turns: int, tokens: float, seen_share: float) -> CallCl
         tokens: estimated tokens of its prompt.
         seen_share: share of the prompt that was seen before, 0 to 1.
     """
-    length = min(max(int(tokens) // 512, 1).bit_length(), 16)
-    seen = 0 if seen_share <= 0 else min(4, 1 + int(seen_share * 4))
-    return CallClass(label[:_MAX_LABEL_CHARS], min(turns, 8).bit_length(), length, seen)
+    length = (int(tokens) >> 9).bit_length() or 1
+    seen = 0 if seen_share <= 0 else 1 + int(seen_share * 4)
+    return CallClass(
+        label[:_MAX_LABEL_CHARS] if label else label,
+        turns.bit_length() if turns < 8 else 4,
+        length if length < 16 else 16,
+        seen if seen < 4 else 4,
+    )
 
 
 class Tally:
