@@ -58,7 +58,7 @@ _LEAST_WAIT: Final = 5.0
 """A return counts up to so many lifetimes of the cache, and a call as not returned after as many: beyond the lifetime itself, so that the
 estimate of it cannot talk itself down."""
 
-_DOUBTS: Final = 0.5
+_DOUBTS: Final = 0.75
 """Standard errors that P(reuse) is given the benefit of."""
 
 _VERSION: Final = 2

@@ -95,7 +95,7 @@ def test_what_is_not_known_is_stored() -> None:
 
 def test_a_class_that_never_comes_back_is_skipped_and_one_that_does_is_stored() -> None:
     client = Client()
-    client.train(400, roles=("chat", "batch"))
+    client.train(1000, roles=("chat", "batch"))
     skipped, why = client.once("batch")
     assert (skipped.skip_save, skipped.reason_codes) == (True, ["reuse_unlikely"])
     assert "It would be stored if its class came back more often" in why.why.sentence
