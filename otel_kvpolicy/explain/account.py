@@ -6,13 +6,14 @@ A rule adds its own facts by an entry in ``RULES``. An attribute that no rule ac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..settings import env_name
 from ..telemetry import names
 from .changes import Change, changes
+from .source import Neighbours
 from .spans import RecordedSpan, policy_of, rejudged, text_of
 
 __all__ = ["RULES", "Explanation", "Fact", "Measure", "Reading", "explain"]
@@ -130,12 +131,12 @@ class Explanation:
         }
 
 
-def explain(span: RecordedSpan, others: Iterable[RecordedSpan] = (), *, planned: Mapping[str, Any] | None = None) -> Explanation:
+def explain(span: RecordedSpan, others: Neighbours | None = None, *, planned: Mapping[str, Any] | None = None) -> Explanation:
     """Accounts for the decision on ``span``.
 
     Args:
         span: one that carries a decision.
-        others: further calls of the same source, among which later ones may have shared its prefix.
+        others: further calls of the same source, among which later ones may have shared its prefix; None where nobody looked.
         planned: for a call that has not been made: the ``kv_transfer_params`` that it would carry.
     """
     decision = span.decision
@@ -276,10 +277,10 @@ def _usage(span: RecordedSpan) -> list[str]:
     return [f"The server took {cached}{of} prompt tokens from a cache, vLLM's own and LMCache's together."]
 
 
-def _later(span: RecordedSpan, others: Iterable[RecordedSpan]) -> list[str]:
+def _later(span: RecordedSpan, others: Neighbours | None) -> list[str]:
     """Later calls that very likely had the same prefix: spans carry its size, not its text."""
     prefix = span.count(names.SIGNAL_PREFIX_TOKENS)
-    if not prefix or span.started is None:
+    if not prefix or span.started is None or others is None:
         return []
 
     def like(other: RecordedSpan) -> tuple[Any, ...]:
@@ -288,13 +289,13 @@ def _later(span: RecordedSpan, others: Iterable[RecordedSpan]) -> list[str]:
     later = sorted(
         {
             (other.trace_id, other.span_id): other
-            for other in others
+            for other in others.spans
             if other.started is not None and other.started > span.started and like(other) == like(span)
         }.values(),
         key=lambda other: other.started or 0,
     )
     if not later:
-        return ["No later call with a prefix of the same size is in this source."]
+        return [f"No later call with a prefix of the same size was found {others.reach}."]
     cached = [str(other.count(names.USAGE_CACHE_READ_INPUT_TOKENS) or 0) for other in later[:5]]
     more = ", …" if len(later) > len(cached) else ""
     which = "1 later call has" if len(later) == 1 else f"{len(later)} later calls have"

@@ -80,7 +80,7 @@ def _of_tokens(case: _Case) -> list[Change]:
     for name, by in sorted(steps.items(), key=lambda step: step[1]):
         word = "fewer" if case.stores else "more"
         value = case.signals[name] + sign * by
-        found.append(Change("signal", name, value, f"{by} {word} {_PARTS[name]} token{'s' if by > 1 else ''} ({value})"))
+        found.append(Change("signal", name, value, f"{by} {word} {_PARTS[name]} token{'s' if by > 1 else ''} ({value} in all)"))
     if not case.stores and len(set(steps.values())) == 1 and len(steps) > 1:
         by = next(iter(steps.values()))
         total = case.signals["total_tokens"] + by

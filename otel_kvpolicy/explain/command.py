@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -20,7 +19,7 @@ from .offline import decide_offline, settings_with
 from .render import show, show_table
 from .servers import connect
 from .source import Query, Source, SourceError
-from .spans import RecordedSpan, normal_span_id, normal_trace_id
+from .spans import RecordedSpan, nanoseconds, normal_span_id, normal_trace_id
 
 __all__ = ["command"]
 
@@ -50,7 +49,7 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     if ago:
         return time.time_ns() - int(float(ago[1]) * _SECONDS[ago[2]] * 1e9)
     try:
-        return int(datetime.fromisoformat(value.strip().replace("Z", "+00:00")).timestamp() * 1e9)
+        return nanoseconds(value.strip())
     except ValueError:
         raise click.BadParameter(f"{value!r} is neither so long ago (90m, 2h, 7d) nor a date and time", ctx, param) from None
 
@@ -116,9 +115,10 @@ def command(
         spans = _recent(source, query, span_id) if trace_id is None else _of_trace(source, trace_id, span_id, query)
     except SourceError as error:
         _end(str(error), UNREADABLE)
+    listing = trace_id is None and span_id is None
+    explanations = [explain(span, None if listing else source.neighbours(span)) for span in spans]
     _notes(source)
-    explanations = [explain(span, [*spans, *source.neighbours(span)]) for span in spans]
-    _print(explanations, source.name, as_json=as_json, listing=trace_id is None and span_id is None)
+    _print(explanations, source.name, as_json=as_json, listing=listing)
 
 
 def _end(message: str, code: int) -> NoReturn:

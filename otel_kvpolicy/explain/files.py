@@ -9,14 +9,13 @@ import gzip
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
 from . import jaeger, otlp
-from .source import Query, SourceError
-from .spans import SERVICE_NAME, RecordedSpan, normal_span_id, normal_trace_id
+from .source import Neighbours, Query, SourceError
+from .spans import SERVICE_NAME, RecordedSpan, nanoseconds, normal_span_id, normal_trace_id
 
 __all__ = ["FileSource"]
 
@@ -54,9 +53,9 @@ class FileSource:
         self._read(None)
         return [span for span in self._decided or [] if span.span_id == span_id]
 
-    def neighbours(self, span: RecordedSpan) -> list[RecordedSpan]:
+    def neighbours(self, span: RecordedSpan) -> Neighbours:
         """The file's other decided calls."""
-        return [other for other in self._decided or [] if other.span_id != span.span_id]
+        return Neighbours([other for other in self._decided or [] if other.span_id != span.span_id], "in this source")
 
     def _read(self, trace_id: str | None) -> list[RecordedSpan]:
         """Reads the spans that matter: decided ones, and those of one trace."""
@@ -179,17 +178,17 @@ def _spans_of(document: Any) -> list[RecordedSpan]:
 def _of_log(entry: Mapping[str, Any]) -> RecordedSpan:
     """An entry of the decision log."""
     return RecordedSpan(
-        trace_id=normal_trace_id(entry.get("trace_id") or "0"),
-        span_id=normal_span_id(entry.get("span_id") or "0"),
+        trace_id=normal_trace_id(str(entry.get("trace_id") or "0")),
+        span_id=normal_span_id(str(entry.get("span_id") or "0")),
         name=str(entry.get("name") or "chat"),
         service=entry.get("service") or entry.get(SERVICE_NAME),
-        started=_nanoseconds(entry.get("timestamp")),
+        started=_moment(entry.get("timestamp")),
         attributes=entry["attributes"],
     )
 
 
-def _nanoseconds(timestamp: Any) -> int | None:
+def _moment(timestamp: Any) -> int | None:
     try:
-        return int(datetime.fromisoformat(str(timestamp).replace("Z", "+00:00")).timestamp() * 1e6) * 1000
+        return nanoseconds(str(timestamp))
     except ValueError:
         return None

@@ -102,7 +102,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         parts = {"prefix": "prefix_tokens", "history": "history_tokens", "retrieved": "rag_tokens", "user": "user_tokens"}
         made = ", ".join(f"{word} {counted[name]}" for word, name in parts.items() if counted.get(name))
         tools = f" ({counted['tool_tokens']} of the prefix are tools)" if counted.get("tool_tokens") else ""
-        rows.append(("prompt", f"{made or 'nothing counted'} tokens{tools}"))
+        rows.append(("prompt", f"{made} tokens{tools}" if made else "less than a token of text"))
     return rows
 
 

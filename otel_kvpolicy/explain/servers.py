@@ -4,76 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Any, Final
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx2
 
 from ..telemetry import names
 from . import jaeger, otlp
-from .source import Query, Source, SourceError
-from .spans import RecordedSpan, normal_span_id, normal_trace_id
+from .http import Http
+from .source import Neighbours, Query, Source, SourceError
+from .spans import SERVICE_NAME, RecordedSpan, nanoseconds, normal_span_id, normal_trace_id
 
 __all__ = ["JaegerSource", "PhoenixSource", "TempoSource", "connect"]
 
-_DAY: Final = 24 * 3600 * 10**9
+_HOUR: Final = 3600 * 10**9
+_DAY: Final = 24 * _HOUR
 _PAGE: Final = 1000
+_NEIGHBOURS: Final = 20
 
-
-class Http:
-    """GETs JSON of one server and turns every failure into one line.
-
-    Args:
-        base: the server's URL, with the path it is served under.
-        headers: sent with each request.
-        timeout: seconds for each request.
-    """
-
-    def __init__(self, base: str, headers: Mapping[str, str], timeout: float) -> None:
-        self.base = base.rstrip("/")
-        self._timeout = timeout
-        self._client = httpx2.Client(headers={"accept": "application/json", **headers}, timeout=timeout, follow_redirects=True)
-
-    def get(self, path: str, **params: Any) -> httpx2.Response:
-        """The answer, whatever its status but 401 and 403.
-
-        Raises:
-            SourceError: there is none, or it asks for authorization.
-        """
-        given = {name: value for name, value in params.items() if value is not None}
-        try:
-            response = self._client.get(self.base + path, params=given)
-        except httpx2.TimeoutException:
-            raise SourceError(f"{self.base} did not answer within {self._timeout:g} s (--timeout)") from None
-        except httpx2.InvalidURL as error:
-            raise SourceError(f"{self.base} is no URL: {error}") from None
-        except httpx2.HTTPError as error:
-            raise SourceError(f"cannot reach {self.base}: {_short(error)}") from None
-        if response.status_code in {401, 403}:
-            raise SourceError(f"{self.base} asks for authorization ({response.status_code}): give --header 'Authorization: Bearer …'")
-        return response
-
-    def json(self, path: str, **params: Any) -> Any:
-        """The parsed answer; None for a 404.
-
-        Raises:
-            SourceError: as :meth:`get`, or the answer is an error or no JSON.
-        """
-        response = self.get(path, **params)
-        if response.status_code == 404:
-            return None
-        if response.status_code >= 400:
-            raise SourceError(f"{self.base}{path} answered {response.status_code}")
-        try:
-            return json.loads(response.content)
-        except (ValueError, RecursionError):
-            raise SourceError(f"{self.base}{path} answered no JSON") from None
-
-
-def _short(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+T = TypeVar("T")
 
 
 class _Server:
@@ -83,11 +33,31 @@ class _Server:
         self._http = http
         self.name = f"{self.kind} at {http.base}"
         self.notes: list[str] = []
+        self._neighbours: dict[tuple[str | None, int], Neighbours | None] = {}
 
-    def neighbours(self, span: RecordedSpan) -> list[RecordedSpan]:
-        """None: that would be further queries."""
-        del span
-        return []
+    def recent(self, query: Query) -> list[RecordedSpan]:
+        raise NotImplementedError
+
+    def neighbours(self, span: RecordedSpan) -> Neighbours | None:
+        """Asks once for the calls of the hour that followed, of the same service and size of prefix."""
+        prefix = span.count(names.SIGNAL_PREFIX_TOKENS)
+        if not prefix or span.started is None:
+            return None
+        key = (span.service, prefix)
+        if key not in self._neighbours:
+            query = Query(_NEIGHBOURS, span.started, span.service, until=span.started + _HOUR, prefix_tokens=prefix)
+            try:
+                self._neighbours[key] = Neighbours(self.recent(query), "within the hour that followed")
+            except SourceError as error:
+                self._neighbours[key] = None
+                self.notes.append(f"could not look for later calls: {error}")
+        return self._neighbours[key]
+
+    def _read(self, reader: Callable[[Any], list[T]], document: Any) -> list[T]:
+        try:
+            return reader(document)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise SourceError(f"{self.name} answered something that cannot be read as a trace: {error}") from error
 
 
 class JaegerSource(_Server):
@@ -100,17 +70,15 @@ class JaegerSource(_Server):
         return self._spans(self._http.json(f"/api/traces/{trace_id}"))
 
     def recent(self, query: Query) -> list[RecordedSpan]:
-        """Asks each service for each verdict: Jaeger finds tags by value only."""
-        services = [query.service] if query.service else self._services()
-        end = time.time_ns()
-        start = query.since if query.since is not None else end - _DAY
+        """Asks each service for each value of a tag: Jaeger cannot be asked which spans have one."""
+        start, end = _window(query)
         spans: list[RecordedSpan] = []
-        for service in services:
-            for verdict in (names.SKIP,) if query.skipped else (names.SKIP, names.STORE):
+        for service in [query.service] if query.service else self._services():
+            for tags in _jaeger_tags(query):
                 found = self._http.json(
                     "/api/traces",
                     service=service,
-                    tags=json.dumps({names.DECISION: verdict}),
+                    tags=json.dumps(tags),
                     start=start // 1000,
                     end=end // 1000,
                     lookback="custom",
@@ -120,14 +88,16 @@ class JaegerSource(_Server):
         return query.youngest(spans)
 
     def _services(self) -> list[str]:
-        found = self._http.json("/api/services")
-        data = found.get("data") if isinstance(found, Mapping) else None
-        return [str(name) for name in data or ()]
+        return self._read(lambda found: [str(name) for name in found["data"] or ()], self._http.json("/api/services"))
 
     def _spans(self, document: Any) -> list[RecordedSpan]:
-        if document is None or not (isinstance(document, Mapping) and document.get("data")):
-            return []
-        return _read(self.name, jaeger.spans_of, document)
+        return self._read(jaeger.spans_of, document) if isinstance(document, Mapping) and document.get("data") else []
+
+
+def _jaeger_tags(query: Query) -> list[dict[str, str]]:
+    if query.prefix_tokens is not None:
+        return [{names.SIGNAL_PREFIX_TOKENS: str(query.prefix_tokens)}]
+    return [{names.DECISION: verdict} for verdict in ([names.SKIP] if query.skipped else [names.SKIP, names.STORE])]
 
 
 class TempoSource(_Server):
@@ -144,20 +114,20 @@ class TempoSource(_Server):
             return []
         if document.get("status") == "PARTIAL":
             self.notes.append(f"Tempo gave a part of the trace only: {document.get('message') or 'it is too large'}")
-        return _read(self.name, otlp.spans_of, document)
+        return self._read(otlp.spans_of, document)
 
     def recent(self, query: Query) -> list[RecordedSpan]:
         """Searches with TraceQL, then reads each trace."""
         wanted = [f'span.{names.DECISION} = "{names.SKIP}"' if query.skipped else f"span.{names.DECISION} != nil"]
         if query.service:
-            wanted.append(f"resource.service.name = {json.dumps(query.service)}")
-        end = time.time_ns()
-        start = query.since if query.since is not None else end - _DAY
+            wanted.append(f"resource.{SERVICE_NAME} = {json.dumps(query.service, ensure_ascii=False)}")
+        if query.prefix_tokens is not None:
+            wanted.append(f"span.{names.SIGNAL_PREFIX_TOKENS} = {query.prefix_tokens}")
+        start, end = _window(query)
         found = self._http.json(
             "/api/search", q=f"{{ {' && '.join(wanted)} }}", limit=query.limit, start=start // 10**9, end=end // 10**9 + 1
         )
-        traces = found.get("traces") if isinstance(found, Mapping) else None
-        ids = [normal_trace_id(str(trace["traceID"])) for trace in traces or () if isinstance(trace, Mapping) and trace.get("traceID")]
+        ids = self._read(lambda found: [normal_trace_id(trace["traceID"]) for trace in found.get("traces") or ()], found or {})
         return query.youngest([span for trace_id in ids for span in self.trace(trace_id)])
 
 
@@ -168,57 +138,68 @@ class PhoenixSource(_Server):
 
     def trace(self, trace_id: str) -> list[RecordedSpan]:
         """``/v1/projects/{project}/spans`` of each project, by trace id."""
-        return [span for project in self._projects() for span in self._spans(project, None, trace_id=trace_id)]
+        return [span for project in self._projects() for page in self._spans(project, trace_id=trace_id) for span in page]
 
     def recent(self, query: Query) -> list[RecordedSpan]:
         """Pages through each project's spans, youngest first, until enough are found."""
-        since = None if query.since is None else datetime.fromtimestamp(query.since / 1e9).astimezone().isoformat()
-        spans = [span for project in self._projects() for span in self._spans(project, query, start_time=since)]
+        spans: list[RecordedSpan] = []
+        for project in self._projects():
+            if query.service not in {None, project.name}:
+                continue
+            found: list[RecordedSpan] = []
+            for page in self._spans(project, start_time=_iso(query.since), end_time=_iso(query.until)):
+                found = query.youngest(found + page)
+                if len(found) >= query.limit:
+                    break
+            spans += found
         return query.youngest(spans)
 
-    def _projects(self) -> list[str]:
-        found = self._http.json("/v1/projects")
-        return [str(project["name"]) for project in found["data"]] if isinstance(found, Mapping) else []
+    def _projects(self) -> list[_Project]:
+        return [
+            project
+            for page in self._pages("/v1/projects")
+            for project in self._read(lambda page: [_Project(one["id"], one["name"]) for one in page["data"]], page)
+        ]
 
-    def _spans(self, project: str, query: Query | None, **params: Any) -> Iterable[RecordedSpan]:
-        spans: list[RecordedSpan] = []
+    def _spans(self, project: _Project, **params: Any) -> Iterator[list[RecordedSpan]]:
+        for page in self._pages(f"/v1/projects/{project.id}/spans", **params):
+            yield self._read(lambda page: [_of_phoenix(span, project.name) for span in page["data"]], page)
+
+    def _pages(self, path: str, **params: Any) -> Iterator[Mapping[str, Any]]:
         cursor = None
-        while True:
-            page = self._http.json(f"/v1/projects/{quote(project, safe='')}/spans", limit=_PAGE, cursor=cursor, **params)
-            if not isinstance(page, Mapping):
-                return spans
-            spans += _read(self.name, _of_phoenix, (project, page))
+        while isinstance(page := self._http.json(path, limit=_PAGE, cursor=cursor, **params), Mapping):
+            yield page
             cursor = page.get("next_cursor")
-            if not cursor or (query is not None and len(query.youngest(spans)) >= query.limit):
-                return spans
+            if not cursor:
+                return
 
 
-def _of_phoenix(found: tuple[str, Mapping[str, Any]]) -> list[RecordedSpan]:
-    project, page = found
-    return [
-        RecordedSpan(
-            trace_id=normal_trace_id(span["context"]["trace_id"]),
-            span_id=normal_span_id(span["context"]["span_id"]),
-            name=span["name"],
-            service=project,  # Phoenix keeps no resource; a project is what it sorts traces by
-            started=_nanoseconds(span["start_time"]),
-            seconds=(_nanoseconds(span["end_time"]) - _nanoseconds(span["start_time"])) / 1e9 if span.get("end_time") else None,
-            attributes=span.get("attributes") or {},
-        )
-        for span in page["data"]
-    ]
+class _Project(NamedTuple):
+    id: str  # a name may hold a slash, which no path of Phoenix's takes
+    name: str
 
 
-def _nanoseconds(timestamp: str) -> int:
-    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1e6) * 1000
+def _of_phoenix(span: Mapping[str, Any], project: str) -> RecordedSpan:
+    started, ended = nanoseconds(span["start_time"]), span.get("end_time")
+    return RecordedSpan(
+        trace_id=normal_trace_id(span["context"]["trace_id"]),
+        span_id=normal_span_id(span["context"]["span_id"]),
+        name=span["name"],
+        service=project,  # Phoenix keeps no resource; a project is what it sorts traces by
+        started=started,
+        seconds=(nanoseconds(ended) - started) / 1e9 if ended else None,
+        attributes=span.get("attributes") or {},
+    )
 
 
-def _read(name: str, reader: Any, document: Any) -> list[RecordedSpan]:
-    try:
-        spans: list[RecordedSpan] = reader(document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{name} answered something that cannot be read as a trace: {_short(error)}") from error
-    return spans
+def _iso(moment: int | None) -> str | None:
+    return None if moment is None else datetime.fromtimestamp(moment / 1e9, timezone.utc).isoformat()
+
+
+def _window(query: Query) -> tuple[int, int]:
+    """From when to when servers are asked that want to be told: the last day, unless the query says otherwise."""
+    end = query.until if query.until is not None else time.time_ns()
+    return (query.since if query.since is not None else end - _DAY), end
 
 
 def connect(base: str, headers: Mapping[str, str], timeout: float) -> Source:

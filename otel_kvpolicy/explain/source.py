@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from ..telemetry import names
 from .spans import RecordedSpan
 
-__all__ = ["Query", "Source", "SourceError"]
+__all__ = ["Neighbours", "Query", "Source", "SourceError"]
 
 
 class SourceError(Exception):
@@ -21,26 +22,46 @@ class Query(NamedTuple):
         since: Unix time in nanoseconds from which on they began; None for any time.
         service: of this ``service.name``; None for any.
         skipped: only those that were skipped.
+        until: Unix time in nanoseconds up to which they began; None for any time.
+        prefix_tokens: only those with a prefix of so many tokens; None for any.
     """
 
     limit: int
     since: int | None = None
     service: str | None = None
     skipped: bool = False
+    until: int | None = None
+    prefix_tokens: int | None = None
 
     def takes(self, span: RecordedSpan) -> bool:
         """Whether ``span`` is a decided call that is asked for."""
         return (
             span.decided
-            and (self.since is None or (span.started or 0) >= self.since)
+            and self._in_time(span.started or 0)
             and self.service in {None, span.service}
             and (not self.skipped or span.skipped)
+            and self.prefix_tokens in {None, span.count(names.SIGNAL_PREFIX_TOKENS)}
         )
+
+    def _in_time(self, moment: int) -> bool:
+        return (self.since is None or moment >= self.since) and (self.until is None or moment <= self.until)
 
     def youngest(self, spans: list[RecordedSpan]) -> list[RecordedSpan]:
         """Of ``spans`` those that are asked for, youngest first, each once."""
         once = {(span.trace_id, span.span_id): span for span in spans if self.takes(span)}
         return sorted(once.values(), key=lambda span: span.started or 0, reverse=True)[: self.limit]
+
+
+class Neighbours(NamedTuple):
+    """Calls around one that is explained.
+
+    Attributes:
+        spans: decided calls, of the same trace or others.
+        reach: how far was looked, in words that follow "no such call".
+    """
+
+    spans: list[RecordedSpan]
+    reach: str
 
 
 class Source(Protocol):
@@ -62,6 +83,6 @@ class Source(Protocol):
         """Recent decided calls, youngest first."""
         ...
 
-    def neighbours(self, span: RecordedSpan) -> list[RecordedSpan]:
-        """Decided calls of other traces that are at hand without asking a server again."""
+    def neighbours(self, span: RecordedSpan) -> Neighbours | None:
+        """Decided calls among which are those that may have shared the prefix of ``span``; None where nobody could look."""
         ...

@@ -12,7 +12,17 @@ from typing import Any, Final
 from ..policy import SIGNALS, CallText, KVCacheDecision, KVCacheLayeringPolicy
 from ..telemetry import names
 
-__all__ = ["SERVICE_NAME", "RecordedSpan", "Thresholds", "normal_span_id", "normal_trace_id", "policy_of", "rejudged", "text_of"]
+__all__ = [
+    "SERVICE_NAME",
+    "RecordedSpan",
+    "Thresholds",
+    "nanoseconds",
+    "normal_span_id",
+    "normal_trace_id",
+    "policy_of",
+    "rejudged",
+    "text_of",
+]
 
 SERVICE_NAME: Final = "service.name"
 
@@ -28,6 +38,19 @@ def normal_trace_id(text: str) -> str:
 def normal_span_id(text: str) -> str:
     """16 lower-case hex digits."""
     return text.strip().lower().removeprefix("0x").zfill(16)
+
+
+def nanoseconds(timestamp: str) -> int:
+    """Unix time of an ISO 8601 timestamp.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        moment = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))  # Python 3.10 takes no Z
+        return round(moment.timestamp() * 1e6) * 1000
+    except OverflowError as error:
+        raise ValueError(f"out of range: {timestamp}") from error
 
 
 @dataclass(frozen=True)
