@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ..settings import env_name
 from ..telemetry import names
 from .changes import Change, changes
-from .source import Neighbours
+from .source import Neighbours, oldest_first
 from .spans import RecordedSpan, policy_of, rejudged, text_of
 
 __all__ = ["RULES", "Explanation", "Fact", "Measure", "Reading", "explain"]
@@ -286,14 +286,7 @@ def _later(span: RecordedSpan, others: Neighbours | None) -> list[str]:
     def like(other: RecordedSpan) -> tuple[Any, ...]:
         return (other.service, other.text(names.REQUEST_MODEL), other.count(names.SIGNAL_PREFIX_TOKENS))
 
-    later = sorted(
-        {
-            (other.trace_id, other.span_id): other
-            for other in others.spans
-            if other.started is not None and other.started > span.started and like(other) == like(span)
-        }.values(),
-        key=lambda other: other.started or 0,
-    )
+    later = [other for other in oldest_first(others.spans) if (other.started or 0) > span.started and like(other) == like(span)]
     if not later:
         return [f"No later call with a prefix of the same size was found {others.reach}."]
     cached = [str(other.count(names.USAGE_CACHE_READ_INPUT_TOKENS) or 0) for other in later[:5]]

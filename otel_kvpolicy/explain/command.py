@@ -18,7 +18,7 @@ from .files import FileSource
 from .offline import decide_offline, settings_with
 from .render import show, show_table
 from .servers import connect
-from .source import Query, Source, SourceError
+from .source import Query, Source, SourceError, oldest_first
 from .spans import RecordedSpan, nanoseconds, normal_span_id, normal_trace_id
 
 __all__ = ["command"]
@@ -183,7 +183,7 @@ def _of_trace(source: Source, given: str, span_id: str | None, query: Query) -> 
         _notes(source)
         _end(f"trace {trace_id} is not in {source.name}", NOTHING_FOUND)
     services = sorted({span.service or "unnamed" for span in found})
-    decided = [span for span in found if span.decided]
+    decided = oldest_first([span for span in found if span.decided])
     if not decided:
         spans = "1 span" if len(found) == 1 else f"{len(found)} spans"
         _end(
@@ -195,7 +195,7 @@ def _of_trace(source: Source, given: str, span_id: str | None, query: Query) -> 
     chosen = [span for span in decided if query.takes(span) and (span_id is None or span.span_id.startswith(span_id.lower()))]
     if not chosen:
         _end(_none_left(trace_id, decided, span_id, query), NOTHING_FOUND)
-    return sorted(chosen, key=lambda span: span.started or 0)
+    return chosen
 
 
 def _none_left(trace_id: str, decided: list[RecordedSpan], span_id: str | None, query: Query) -> str:

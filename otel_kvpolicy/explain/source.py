@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from ..telemetry import names
 from .spans import RecordedSpan
 
-__all__ = ["Neighbours", "Query", "Source", "SourceError"]
+__all__ = ["Neighbours", "Query", "Source", "SourceError", "oldest_first"]
 
 
 class SourceError(Exception):
     """A source cannot be read. Its text is one line for people."""
+
+
+def oldest_first(spans: Iterable[RecordedSpan]) -> list[RecordedSpan]:
+    """``spans`` in the order in which they began, each once, however often a source gives it."""
+    once = {(span.trace_id, span.span_id): span for span in spans}
+    return sorted(once.values(), key=lambda span: span.started or 0)
 
 
 class Query(NamedTuple):
@@ -48,8 +55,7 @@ class Query(NamedTuple):
 
     def youngest(self, spans: list[RecordedSpan]) -> list[RecordedSpan]:
         """Of ``spans`` those that are asked for, youngest first, each once."""
-        once = {(span.trace_id, span.span_id): span for span in spans if self.takes(span)}
-        return sorted(once.values(), key=lambda span: span.started or 0, reverse=True)[: self.limit]
+        return oldest_first([span for span in spans if self.takes(span)])[: -self.limit - 1 : -1]
 
 
 class Neighbours(NamedTuple):
