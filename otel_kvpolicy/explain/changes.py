@@ -123,10 +123,15 @@ def _of_settings(case: _Case) -> list[Change]:
     found: list[tuple[float, Change]] = []
     for name, value in measured.items():
         now = getattr(case.thresholds, name)
-        wanted = value + 1 if case.stores else value
-        if case.stores and name == "context_tokens" and case.role:
-            wanted = 2 * value + 1  # a role tips from half the threshold on
-        if wanted != now and case.with_threshold(name, wanted).stores != case.stores:
+        wanted = _nearest(case, name, value)
+        if wanted is not None:
             knob = env_name(_KNOBS[name])
             found.append((abs(wanted - now) / max(now, 1), Change("setting", knob, wanted, f"{knob}={wanted}")))
     return [change for _, change in sorted(found, key=lambda one: one[0])]
+
+
+def _nearest(case: _Case, name: str, value: int) -> int | None:
+    """The threshold nearest to the present one that turns the verdict on ``value``. A role tips from half the context threshold on."""
+    edges = [value, 2 * value] if name == "context_tokens" else [value]
+    wanted = [edge + 1 for edge in edges] if case.stores else edges[::-1]
+    return next((edge for edge in wanted if case.with_threshold(name, edge).stores != case.stores), None)

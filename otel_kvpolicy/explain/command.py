@@ -212,7 +212,7 @@ def _print(explanations: list[Explanation], where: str, *, as_json: bool, listin
     if as_json:
         click.echo(json.dumps({"source": where, "calls": [one.as_json() for one in explanations]}, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     several = len(explanations) > 1
     if listing or several:
         show_table(console, [explanation.span for explanation in explanations], by_trace=listing)

@@ -177,11 +177,12 @@ def _spans_of(document: Any) -> list[RecordedSpan]:
 
 def _of_log(entry: Mapping[str, Any]) -> RecordedSpan:
     """An entry of the decision log."""
+    service = entry.get("service") or entry.get(SERVICE_NAME)
     return RecordedSpan(
         trace_id=normal_trace_id(str(entry.get("trace_id") or "0")),
         span_id=normal_span_id(str(entry.get("span_id") or "0")),
         name=str(entry.get("name") or "chat"),
-        service=entry.get("service") or entry.get(SERVICE_NAME),
+        service=service if isinstance(service, str) else None,
         started=_moment(entry.get("timestamp")),
         attributes=entry["attributes"],
     )

@@ -28,6 +28,7 @@ SERVICE_NAME: Final = "service.name"
 
 _ROLE: Final = re.compile(r"reuse_heavy_role\(([^()]*)\)")
 _SIGNALS: Final = "kvpolicy.signals."
+_TOO_LARGE: Final = 1 << 63
 
 
 def normal_trace_id(text: str) -> str:
@@ -110,16 +111,15 @@ class RecordedSpan:
         return None if number is None else int(number)
 
     def number(self, name: str) -> float | None:
-        """A number attribute; some stores give numbers back as text."""
+        """A number attribute that fits into 64 bits; some stores give numbers back as text."""
         value = self.attributes.get(name)
-        if isinstance(value, bool):
-            return None
-        if isinstance(value, (int, float)):
-            return value
-        try:
-            return float(value) if isinstance(value, str) else None
-        except ValueError:
-            return None
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                return None
+        known = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _TOO_LARGE
+        return value if known else None
 
     def flag(self, name: str) -> bool | None:
         """A boolean attribute."""
@@ -200,6 +200,6 @@ def text_of(signals: Mapping[str, int]) -> CallText:
 def rejudged(span: RecordedSpan) -> KVCacheDecision | None:
     """What the fixed rule says of the recorded numbers; None where the span does not carry all it needs."""
     thresholds, signals = span.thresholds, span.signals
-    if thresholds is None or len(signals) < len(SIGNALS) or min(thresholds.__dict__.values()) < 0:
+    if thresholds is None or len(signals) < len(SIGNALS) or min(*thresholds.__dict__.values(), *signals.values()) < 0:
         return None
     return policy_of(thresholds).judge(text_of(signals), span.role)
