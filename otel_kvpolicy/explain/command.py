@@ -47,9 +47,9 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> int
         return None
     ago = _AGO.fullmatch(value.strip())
     if ago:
-        return time.time_ns() - int(float(ago[1]) * _SECONDS[ago[2]] * 1e9)
+        return max(0, time.time_ns() - int(float(ago[1]) * _SECONDS[ago[2]] * 1e9))
     try:
-        return nanoseconds(value.strip())
+        return max(0, nanoseconds(value.strip()))
     except ValueError:
         raise click.BadParameter(f"{value!r} is neither so long ago (90m, 2h, 7d) nor a date and time", ctx, param) from None
 

@@ -80,4 +80,4 @@ def decide_offline(body: Any, knobs: settings.Settings, role: str | None) -> tup
     sent = dict(given) if isinstance(given, Mapping) else {}
     if outcome == "applied":
         sent |= hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys)
-    return RecordedSpan(_NO_ID * 32, _NO_ID * 16, f"chat {record.model}".rstrip(), attributes=attributes), sent
+    return RecordedSpan(_NO_ID * 32, _NO_ID * 16, f"chat {record.model}".rstrip(), attributes=attributes, known_role=role), sent

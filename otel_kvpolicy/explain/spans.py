@@ -75,6 +75,7 @@ class RecordedSpan:
         started: Unix time in nanoseconds, where known.
         seconds: how long it took, where known.
         attributes: its attributes; arrays are lists.
+        known_role: the caller's role, where it is known from elsewhere.
     """
 
     trace_id: str
@@ -84,6 +85,7 @@ class RecordedSpan:
     started: int | None = None
     seconds: float | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    known_role: str | None = None
 
     @property
     def decided(self) -> bool:
@@ -152,9 +154,9 @@ class RecordedSpan:
 
     @property
     def role(self) -> str | None:
-        """The role that tipped the call, which only the explanation names."""
+        """The caller's role; a span names it in its explanation only, and only where it tipped the call."""
         found = _ROLE.search(self.text(names.EXPLANATION) or "")
-        return found[1] if found else None
+        return self.known_role or (found[1] if found else None)
 
     @property
     def decision(self) -> KVCacheDecision:

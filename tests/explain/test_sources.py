@@ -121,8 +121,10 @@ def test_recent_calls_youngest_first(recorded: Recorded, source: str) -> None:
         (["--service", "mail/out"], lambda recorded: recorded.of(recorded.mail)),
         (["--service", "shop", "--skipped"], lambda recorded: [recorded.of(recorded.order)[0], *recorded.of(recorded.later)]),
         (["--since", "1h"], lambda recorded: recorded.decided),
+        (["--since", "9999999w"], lambda recorded: recorded.decided),
+        (["--since", "1960-01-01"], lambda recorded: recorded.decided),
     ],
-    ids=["skipped", "service", "both", "since"],
+    ids=["skipped", "service", "both", "since", "long-ago", "before-1970"],
 )
 def test_filters_over_recent_calls(recorded: Recorded, source: str, filters: list[str], left: Any) -> None:
     wanted = [span_id(span) for span in left(recorded)]
