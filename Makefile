@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test stress lint types check matrix e2e bench dashboards tables clean
+.PHONY: help demo test stress lint types check matrix e2e phoenix bench dashboards tables clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,6 +36,11 @@ matrix: $(READY) ## openai 1, 2 and 3, the oldest dependencies, every Python ins
 e2e: $(READY) ## against a real vLLM with a real LMCache: KVPOLICY_REAL_STACK=script KVPOLICY_REAL_VENV=venv make e2e
 	$(BIN)/python -m pytest tests -m e2e $(ARGS)
 
+phoenix: $(READY) ## explain against a real Phoenix, which is installed into a venv of its own; or KVPOLICY_PHOENIX=url make phoenix
+	test -n "$$KVPOLICY_PHOENIX" || test -x $(VENV)-phoenix/bin/phoenix || \
+		{ $(PYTHON) -m venv $(VENV)-phoenix && $(VENV)-phoenix/bin/pip install -qq arize-phoenix; }
+	KVPOLICY_PHOENIX=$${KVPOLICY_PHOENIX:-$(VENV)-phoenix/bin/phoenix} $(BIN)/python -m pytest tests/explain/test_phoenix.py $(ARGS)
+
 stress: $(READY) ## 50,000 calls at 64-fold concurrency that end in every way a call can end
 	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest tests/reliability/test_load.py $(ARGS)
 
@@ -49,4 +54,4 @@ tables: $(READY) ## the README's tables from the names file
 	$(BIN)/python -m otel_kvpolicy.telemetry.tables README.md
 
 clean: ## forget the venv and all caches
-	rm -rf $(VENV) .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-phoenix .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

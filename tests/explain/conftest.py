@@ -66,7 +66,7 @@ class Process:
 
 @contextmanager
 def process(exporter: SpanExporter, server: StandIn, name: str) -> Iterator[Process]:
-    provider = TracerProvider(resource=Resource({"service.name": name}))
+    provider = TracerProvider(resource=Resource({"service.name": name, "openinference.project.name": name}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(tracer_provider=provider)
