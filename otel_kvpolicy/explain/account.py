@@ -305,7 +305,7 @@ def _caveats(span: RecordedSpan) -> list[str]:
     outcome = span.text(names.HINT_OUTCOME)
     if outcome == "applied" and span.skipped:
         found.append(
-            "Whether the server honoured it is not on the span: LMCache's multi-process server does since 0.5.6 (max_offload_tokens), its "
+            "Whether the server honours it cannot be seen here: LMCache's multi-process server does since 0.5.6 (max_offload_tokens), its "
             "in-process connector since 0.3.6 (skip_save). `otel-kvpolicy doctor` proves it."
         )
     if span.text(names.MODE) == "observe":

@@ -19,7 +19,7 @@ from .asking import ask
 from .conftest import HI, MANUAL, REPLY, RULES, process
 
 HONOURED = (
-    "Whether the server honoured it is not on the span: LMCache's multi-process server does since 0.5.6 (max_offload_tokens), its "
+    "Whether the server honours it cannot be seen here: LMCache's multi-process server does since 0.5.6 (max_offload_tokens), its "
     "in-process connector since 0.3.6 (skip_save). `otel-kvpolicy doctor` proves it."
 )
 
