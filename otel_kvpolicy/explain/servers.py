@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple, TypeVar
@@ -26,7 +27,7 @@ _NEIGHBOURS: Final = 20
 T = TypeVar("T")
 
 
-class _Server:
+class _Server(ABC):
     kind = ""
 
     def __init__(self, http: Http) -> None:
@@ -35,8 +36,9 @@ class _Server:
         self.notes: list[str] = []
         self._neighbours: dict[tuple[str | None, int], Neighbours | None] = {}
 
+    @abstractmethod
     def recent(self, query: Query) -> list[RecordedSpan]:
-        raise NotImplementedError
+        """Recent decided calls, youngest first."""
 
     def neighbours(self, span: RecordedSpan) -> Neighbours | None:
         """Asks once for the calls of the hour that followed, of the same service and size of prefix."""
