@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test stress lint types check matrix e2e phoenix bench dashboards tables clean
+.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz deep bench dashboards tables clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,8 +41,20 @@ phoenix: $(READY) ## explain against a real Phoenix, which is installed into a v
 		{ $(PYTHON) -m venv $(VENV)-phoenix && $(VENV)-phoenix/bin/pip install -qq arize-phoenix; }
 	KVPOLICY_PHOENIX=$${KVPOLICY_PHOENIX:-$(VENV)-phoenix/bin/phoenix} $(BIN)/python -m pytest tests/explain/test_phoenix.py $(ARGS)
 
+$(VENV)-%/.ready: pyproject.toml # a venv of its own for each group of tools
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -qq --upgrade 'pip>=25.1'
+	$(@D)/bin/pip install -qq --editable '.[all]' --group $*
+	@touch $@
+
+fuzz: $(VENV)-fuzz/.ready ## what is read of requests and answers, under atheris: 200,000 inputs, or KVPOLICY_FUZZ_RUNS
+	$(VENV)-fuzz/bin/python -m tests.fuzz.readers $(ARGS)
+
+deep: $(READY) ## the property tests with 20 times their examples
+	$(BIN)/python -m pytest -p tests.fuzz.deep -m hypothesis $(ARGS)
+
 stress: $(READY) ## 50,000 calls at 64-fold concurrency that end in every way a call can end
-	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest tests/reliability/test_load.py $(ARGS)
+	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest -s tests/reliability/test_load.py $(ARGS)
 
 bench: $(READY) ## what a decision costs, as ratios in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -54,4 +66,4 @@ tables: $(READY) ## the README's tables from the names file
 	$(BIN)/python -m otel_kvpolicy.telemetry.tables README.md
 
 clean: ## forget the venv and all caches
-	rm -rf $(VENV) $(VENV)-phoenix .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-* .cache .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
