@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack, closing
+from typing import Final
 from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
 
+from .advice import advice
 from .examination import Examination, Wish, examine
 from .http import Http
 from .process import check_process
 from .render import show
 
 __all__ = ["command"]
+
+_INTERRUPTED: Final = 130
+_KEY_HINT: Final = "give --api-key or set OPENAI_API_KEY"
+_NO_KEY_HINT: Final = "LMCache's own server asks for none, so is this its address (--lmcache-url)?"
 
 
 def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -71,19 +78,21 @@ def command(
 
     Exit codes: 0 honoured, 1 ignored, refused or without effect, 3 inconclusive, 2 wrong usage.
     """
-    vllm = Http(base_url.removesuffix("/v1"), api_key, timeout)
-    lmcache = Http(lmcache_url, None, timeout) if lmcache_url else None
     wish = Wish(model, chunk_tokens, rounds, rounds, settle, refresh)
-    checks = check_process(base_url)
-    progress = Console(stderr=True)
-    with progress.status("looking at this process") as status:
-        found = examine(vllm, lmcache, wish, checks, status.update)
+    with ExitStack() as stack:
+        vllm = stack.enter_context(closing(Http(base_url.removesuffix("/v1"), api_key, timeout, key_hint=_KEY_HINT)))
+        lmcache = stack.enter_context(closing(Http(lmcache_url, None, timeout, key_hint=_NO_KEY_HINT))) if lmcache_url else None
+        status = stack.enter_context(Console(stderr=True).status("looking at this process"))
+        try:
+            found = examine(vllm, lmcache, wish, check_process(base_url), status.update)
+        except KeyboardInterrupt:  # click would end with 1, which says "ignored" here
+            ctx.exit(_INTERRUPTED)
     _print(found, as_json=as_json)
     ctx.exit(found.exit_code)
 
 
 def _print(found: Examination, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
+        click.echo(json.dumps({**found.as_json(), "notes": advice(found)}, indent=2))
     else:
         show(Console(highlight=False), found)

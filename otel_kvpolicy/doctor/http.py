@@ -18,7 +18,7 @@ class ServerError(Exception):
 
 
 class RefusedError(Exception):
-    """A server refuses a request as malformed (400 or 422). Its text is what the server said, shortened."""
+    """A server refuses a request as malformed (400 or 422). Its text is what the server said, on one line and shortened."""
 
 
 class Http:
@@ -27,14 +27,20 @@ class Http:
     Args:
         base: its URL without a path.
         api_key: bearer token, where one is needed.
+        key_hint: how a key is given, for the line that says that one is asked for.
         timeout: seconds for each request.
     """
 
-    def __init__(self, base: str, api_key: str | None, timeout: float) -> None:
+    def __init__(self, base: str, api_key: str | None, timeout: float, *, key_hint: str) -> None:
         self.base = base.rstrip("/")
+        self._key = f"another API key: {key_hint}" if api_key else f"an API key: {key_hint}"
         self._timeout = timeout
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx2.Client(headers=headers, timeout=timeout)
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._client.close()
 
     def _send(self, method: str, path: str, body: Any = None) -> httpx2.Response:
         try:
@@ -79,9 +85,9 @@ class Http:
         response = self._send("POST", "/v1/chat/completions", body)
         self._check_key(response)
         if response.status_code in {400, 422}:
-            raise RefusedError(f"{response.status_code} {response.text[:160]}")
+            raise RefusedError(f"{response.status_code} {_line(response.text, 160)}")
         if response.status_code != 200:
-            raise ServerError(f"{self.base}/v1/chat/completions answered {response.status_code}: {response.text[:120]}")
+            raise ServerError(f"{self.base}/v1/chat/completions answered {response.status_code}: {_line(response.text, 120)}")
         try:
             answer = json.loads(response.content)
         except ValueError:
@@ -92,4 +98,10 @@ class Http:
 
     def _check_key(self, response: httpx2.Response) -> None:
         if response.status_code in {401, 403}:
-            raise ServerError(f"{self.base} asks for another API key ({response.status_code}): give --api-key or set OPENAI_API_KEY")
+            raise ServerError(f"{self.base} answers {response.status_code} and asks for {self._key}")
+
+
+def _line(text: str, limit: int) -> str:
+    """The beginning of a text, on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[:limit]}…"

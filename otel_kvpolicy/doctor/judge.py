@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from .trial import CONTROL, STORE, Trial
 
-__all__ = ["Evidence", "Finding", "judge", "other_traffic", "stores_when_asked"]
+__all__ = ["Evidence", "Finding", "Outcome", "judge", "other_traffic", "stores_when_asked"]
 
 Outcome = Literal["honoured", "ignored", "refused", "no_connector", "inconclusive"]
 
@@ -56,9 +56,9 @@ def judge(arm: str, trials: Sequence[Trial], *, connector: bool | None) -> Findi
     mine = _of(arm, trials)
     refused = [trial.refused for trial in mine if trial.refused]
     if refused:
-        return Finding(arm, "refused", (Evidence("answer", "refused", f"the server refuses the hint: {refused[0]}"),))
+        return Finding(arm, "refused", (Evidence("answer", "refused", refused[0]),))
     if connector is False:
-        text = "vLLM asked no KV connector about any of the prompts, so there is nothing that could store or skip"
+        text = "vLLM asked no KV connector about any prompt, so nothing could store or skip"
         return Finding(arm, "no_connector", (Evidence("connector", "no_connector", text),))
     evidence = tuple(one for one in (_attributed(mine, _of(STORE, trials)), _counted(mine, trials)) if one is not None)
     clear = {one.outcome for one in evidence} - {"inconclusive"}
@@ -95,8 +95,7 @@ def _attributed(mine: list[Trial], stored: list[Trial]) -> Evidence | None:
         return None
     held = sum(getattr(trial, way) > 0 for trial in seen)
     control = sum((getattr(trial, way) or 0) > 0 for trial in stored)
-    text = f"of {len(seen)} prompts sent with it LMCache held {held} afterwards, of {len(stored)} to be stored {control}"
-    text += "" if way == "told" else " (by cached tokens under another cache salt)"
+    text = f"LMCache held {held} of {len(seen)} prompts sent with the hint, and {control} of {len(stored)} to be stored"
     outcome: Outcome = "inconclusive"
     if held == len(seen):
         outcome = "ignored"
@@ -113,8 +112,8 @@ def _counted(mine: list[Trial], trials: Sequence[Trial]) -> Evidence | None:
         return None
     moved, noise = sum(map(_moved, seen)), sum(map(_moved, idle))
     text = (
-        f"the counter of stored chunks moved by {_range(seen)} with it, by {_range(stored)} with store, by {_range(idle)} when idle; "
-        f"a prompt has {max(trial.chunks for trial in seen)} chunks"
+        f"{_range(seen)} chunks were stored for a prompt with the hint, {_range(stored)} for one to be stored, {_range(idle)} when idle; "
+        f"a prompt has {max(trial.chunks for trial in seen)}"
     )
     outcome: Outcome = "inconclusive"
     if len(seen) - moved >= min(_ENOUGH, len(seen)):

@@ -48,6 +48,11 @@ class VLLMFacts:
     page: Page | None
 
     @property
+    def is_vllm(self) -> bool:
+        """Whether anything that it says is vLLM's."""
+        return self.version is not None or any(name.startswith("vllm:") for name in (self.page.totals if self.page else ()))
+
+    @property
     def prefix_caching(self) -> bool | None:
         """Whether vLLM's own prefix cache is on, where told."""
         told = self.page.labels.get("vllm:cache_config_info", {}).get("enable_prefix_caching") if self.page else None

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -112,8 +112,7 @@ class _VLLM:
         raw = await request.body()
         body = _parse(raw)
         self.requests.append(RecordedRequest(request.url.path, dict(request.headers), raw, body))
-        if self.options.api_key is not None and request.headers.get("authorization") != f"Bearer {self.options.api_key}":
-            raise _RefusedError(401, {"error": "Unauthorized"})
+        self._check_key(request)
         fault = request.headers.get(FAULT_HEADER, "")
         if fault.isdigit():
             raise _error(int(fault), "The stand-in was asked to fail this call.", "StandInFault")
@@ -125,6 +124,10 @@ class _VLLM:
         body = {"model": self.options.models[0], **body}
         self._check(request.url.path, body, required)
         return body
+
+    def _check_key(self, request: Request) -> None:
+        if self.options.api_key is not None and request.headers.get("authorization") != f"Bearer {self.options.api_key}":
+            raise _RefusedError(401, {"error": "Unauthorized"})
 
     def _check(self, path: str, body: dict[str, Any], required: str) -> None:
         if self.options.strict is not None and (refusal := refuse_unknown(self.options.strict, path, body)):
@@ -141,6 +144,8 @@ class _VLLM:
 
     def _prefill(self, text: str, body: Mapping[str, Any]) -> Prefill:
         prompt = Prompt.of(text, body.get("cache_salt") or "")
+        if self.options.mode == "in_process":  # whose keys know no salt
+            prompt = replace(prompt, chunks=Prompt.of(text).chunks)
         limit = self.options.max_model_len
         if prompt.tokens > limit:
             message = f"This model's maximum context length is {limit} tokens. However, your prompt contains {prompt.tokens} input tokens."
@@ -186,7 +191,7 @@ class _VLLM:
     def _returned_params(self, body: Mapping[str, Any], prefill: Prefill) -> dict[str, Any] | None:
         """LMCache's multi-process connector tells its share of a call that asks for it."""
         params = body.get("kv_transfer_params")
-        if self.options.mode != "mp" or not params or "cached_token_stats" not in params:
+        if self.options.mode != "mp" or self.options.vendored_connector or not params or "cached_token_stats" not in params:
             return None
         return {
             "cached_token_stats": {
@@ -213,6 +218,10 @@ class _VLLM:
         return _metrics(self.options, self.page)
 
     async def models(self, request: Request) -> Response:
+        try:
+            self._check_key(request)
+        except _RefusedError as refused:
+            return refused.response
         data = [
             {
                 "id": name,

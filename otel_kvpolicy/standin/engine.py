@@ -126,7 +126,7 @@ class Engine:
             if params:
                 _logger.warning("kv_transfer_params given, but no KV connector is configured: ignored")
             return 0
-        if not self.options.honour_hints:
+        if not self.options.reads_hints:
             params = {}
         storable = self._storable_tokens(prompt.tokens, params)
         wanted = prompt.chunks[found.hit : max(found.hit, storable // CHUNK_TOKENS)]

@@ -65,7 +65,7 @@ class VLLMPage:
         self._first_token = self._histogram("time_to_first_token_seconds", "Time to the first token.", _FIRST_TOKEN_BUCKETS)
         self._e2e = self._histogram("e2e_request_latency_seconds", "Time from arrival to the last token.", _REQUEST_BUCKETS)
         self._prefill_time = self._histogram("request_prefill_time_seconds", "Time in prefill.", _REQUEST_BUCKETS)
-        if engine.options.mode == "mp":
+        if engine.options.mode == "mp" and not engine.options.vendored_connector:
             self._lookup_time: Histogram | None = self._histogram(
                 "lmcache_mp_lookup_duration_seconds", "LMCache lookups as vLLM sees them.", _LOOKUP_BUCKETS
             )

@@ -39,6 +39,8 @@ class Options:
         eviction_ratio: share of a tier's chunks that one eviction takes (LMCache's ``--eviction-ratio``).
         prompt_tokens_details: vLLM's ``--enable-prompt-tokens-details``; without it chat usage says nothing of cached tokens.
         honour_hints: false for an LMCache that reads no per-request key (multi-process mode before 0.5.6).
+        vendored_connector: vLLM's own copy of the multi-process connector, which it falls back to: reads no per-request key, tells no
+            share of a call and has no series of its own.
         serve_metrics: false answers 404 on both metrics pages.
         latency: seconds before the first token.
         strict: refuse unknown body fields as this vendor does; None takes them, as vLLM does.
@@ -59,6 +61,7 @@ class Options:
     eviction_ratio: float = 0.2
     prompt_tokens_details: bool = True
     honour_hints: bool = True
+    vendored_connector: bool = False
     serve_metrics: bool = True
     latency: float = 0.0
     strict: StrictStyle | None = None
@@ -66,6 +69,11 @@ class Options:
     fail_first: int = 0
     fail_status: int = 500
     keep_requests: int = 1000
+
+    @property
+    def reads_hints(self) -> bool:
+        """Whether a per-request key has any effect."""
+        return self.honour_hints and not self.vendored_connector
 
     @property
     def chunk_bytes(self) -> int:
