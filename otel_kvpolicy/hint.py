@@ -14,7 +14,7 @@ from . import settings as live
 from .policy import KVCacheDecision
 from .policy.decision import SKIP_SAVE_KEY
 
-__all__ = ["FIELD", "MAX_OFFLOAD_KEY", "caller_skips", "decide", "fold_kv_hint", "hint_params", "is_callers", "malformed_cap"]
+__all__ = ["FIELD", "MAX_OFFLOAD_KEY", "STATS_KEY", "caller_skips", "decide", "fold_kv_hint", "hint_params", "is_callers", "malformed_cap"]
 
 FIELD: Final = "kv_transfer_params"
 """vLLM's body field, on chat completions since 0.9.2 and on responses since 0.19.0."""
@@ -22,16 +22,29 @@ FIELD: Final = "kv_transfer_params"
 MAX_OFFLOAD_KEY: Final = "lmcache.max_offload_tokens"
 """Tokens of the prompt that may be stored, read by LMCache's multi-process server since 0.5.6."""
 
+STATS_KEY: Final = "cached_token_stats"
+"""Asks LMCache's multi-process connector (since 0.4.7) to say in the answer what of the prompt it had, and what vLLM had."""
+
 HintKeys = Literal["both", "skip_save", "max_offload_tokens"]
 
 
-def hint_params(*, skip: bool, keys: HintKeys = "both") -> dict[str, Any]:
-    """The keys that say store or skip; storing is the default of both modes, so one key says it."""
-    if keys == "max_offload_tokens":
-        return {MAX_OFFLOAD_KEY: 0} if skip else {}
-    if keys == "skip_save" or not skip:
-        return {SKIP_SAVE_KEY: skip}
-    return {SKIP_SAVE_KEY: True, MAX_OFFLOAD_KEY: 0}
+def hint_params(*, skip: bool, keys: HintKeys = "both", keep_tokens: int = 0, stats: bool = False) -> dict[str, Any]:
+    """The keys that say store or skip; storing is the default of both modes, so one key says it.
+
+    Args:
+        skip: whether the call's KV is not to be stored.
+        keys: which of LMCache's keys may be sent.
+        keep_tokens: of a skipped call, the leading tokens to be stored all the same, where the server can.
+        stats: whether to ask for the split of the cached tokens.
+    """
+    params: dict[str, Any] = {}
+    if keys == "skip_save" or (keys == "both" and not skip):
+        params[SKIP_SAVE_KEY] = skip
+    elif skip:
+        params = {SKIP_SAVE_KEY: True, MAX_OFFLOAD_KEY: keep_tokens} if keys == "both" else {MAX_OFFLOAD_KEY: keep_tokens}
+    if stats:
+        params[STATS_KEY] = True
+    return params
 
 
 def is_callers(params: Any) -> bool:
@@ -116,7 +129,7 @@ def fold_kv_hint(
     params = (body or {}).get(FIELD)
     if is_callers(params):
         return folded
-    hint = hint_params(skip=decision.skip_save, keys=knobs.hint_keys)
+    hint = hint_params(skip=decision.skip_save, keys=knobs.hint_keys, stats=knobs.cached_token_stats)
     if hint:
         folded["extra_body"] = {**(body or {}), FIELD: {**(params or {}), **hint}}
     return folded

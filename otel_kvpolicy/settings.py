@@ -84,6 +84,30 @@ class Settings(BaseModel):
         description="LMCache keys to send: `skip_save` is read by its in-process connector, "
         "`max_offload_tokens` by its multi-process server",
     )
+    rule: Annotated[Literal["thresholds", "adaptive"], BeforeValidator(_lower)] = Field(
+        default="thresholds",
+        description="the rule in force: `thresholds` is the fixed one above, `adaptive` learns which calls come back and what a place "
+        "in the cache is worth",
+    )
+    shadow: bool = Field(
+        default=False, description="`true` records beside each decision what the other rule would have decided (`kvpolicy.shadow.decision`)"
+    )
+    partial_store: bool = Field(
+        default=False,
+        description="`true` lets the learned rule keep of a skipped call the leading part that came before (`max_offload_tokens`)",
+    )
+    cached_token_stats: bool = Field(
+        default=False,
+        description="`true` asks LMCache's multi-process server for its own share of each call's cached tokens (`cached_token_stats`)",
+    )
+    state_file: str | None = Field(
+        default=None, description="file in which what the learned rule has learned survives a restart; holds counts, no content"
+    )
+    redis_url: str | None = Field(
+        default=None,
+        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a fleet share what they learn; needs the extra "
+        "`redis`",
+    )
     decision_log: str | None = Field(
         default=None, description="file that gets one line of JSON for each decided call, without content, for `explain`, `replay` and Loki"
     )

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_kvpolicy
-from otel_kvpolicy import KVPolicyInstrumentor, settings
+from otel_kvpolicy import KVPolicyInstrumentor, learning, settings
 from otel_kvpolicy.instrumentation import call as call_module
 from otel_kvpolicy.standin import StandIn
 
@@ -26,6 +26,7 @@ def clean_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     otel_kvpolicy.configure(**dict.fromkeys(settings.Settings.model_fields))
     settings._warned.clear()
+    learning.forget()
     call_module._rejected._origins.clear()
     call_module._malformed_said.clear()
 

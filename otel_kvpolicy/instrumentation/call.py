@@ -16,16 +16,16 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, Tracer
 
 from .. import hint, settings
-from ..context import CallContext, call_context
-from ..policy import CallText, KVCacheDecision, KVCacheLayeringPolicy
-from ..policy.signals import content_chars
+from ..context import call_context
+from ..learning import learner
+from ..policy import KVCacheDecision, KVCacheLayeringPolicy
 from ..requests import Answer, reader_of
-from ..requests.parts import parts_of
 from ..targets import Origin, RejectedOrigins
 from ..telemetry import CallRecord, Instruments, spans
 from ..telemetry.decision_log import decision_log, entry_of
 from .faults import Faults
 from .rejection import names_the_hint
+from .verdict import Lesson, Verdict, judge
 
 __all__ = ["ChatCall", "DecisionHook", "Runtime"]
 
@@ -76,18 +76,19 @@ class Runtime:
         try:
             started = time.perf_counter()
             knobs = settings.current()
-            policy = self.policy or knobs.policy
             known = call_context()
             seam = "decide"
-            decision = _decide(policy, reader, body, known)
+            learned = learner(knobs, self.faults.caught)
+            verdict = judge(reader(body), body, known, policy=self.policy, knobs=knobs, learner=learned)
             seconds = time.perf_counter() - started
             seam = "hint"
             origin = _origin(client, options)
-            record, params = _settle(policy, decision, knobs, body, origin, azure=_is_azure(client.__class__), agent=known.agent_name)
+            policy = self.policy or knobs.policy
+            record, params = _settle(policy, verdict, knobs, body, origin, azure=_is_azure(client.__class__), agent=known.agent_name)
             seam = "span"
             theirs = spans.current_chat_span()
             span = theirs or spans.start_chat_span(self.tracer, body, record)
-            call = ChatCall(self, record, span, ours=theirs is None, origin=origin, seconds=seconds)
+            call = ChatCall(self, record, span, verdict.lesson, ours=theirs is None, origin=origin, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
             self.faults.caught(seam, error)
             return None
@@ -114,23 +115,6 @@ def _body(options: Any) -> Mapping[Any, Any] | None:
     return {**(body or {}), **extra}
 
 
-def _decide(policy: Any, reader: Callable[[Any], CallText], body: Mapping[Any, Any], known: CallContext) -> KVCacheDecision:
-    if type(policy).decide is not KVCacheLayeringPolicy.decide:  # a rule of the user's own, through the public method
-        decision: KVCacheDecision = policy.decide(**parts_of(body), rag_context=known.rag_context, role=known.role)
-        return decision
-    text = reader(body)
-    if known.rag_context is not None:
-        text = _set_apart(text, content_chars(known.rag_context))
-    return policy.judge(text, known.role)  # type: ignore[no-any-return]
-
-
-def _set_apart(text: CallText, rag_chars: int) -> CallText:
-    """Counts the retrieved block apart from the question or the system prompt that holds it."""
-    of_user = min(rag_chars, text.user_chars)
-    of_prefix = min(rag_chars - of_user, text.prefix_chars)
-    return text._replace(rag_chars=of_user + of_prefix, user_chars=text.user_chars - of_user, prefix_chars=text.prefix_chars - of_prefix)
-
-
 def _origin(client: Any, options: Any) -> Origin:
     base = client.base_url
     return Origin.of(type(base)(options.url) if "://" in options.url else base)
@@ -143,7 +127,7 @@ def _is_azure(client: Any) -> bool:
 
 def _settle(
     policy: KVCacheLayeringPolicy,
-    decision: KVCacheDecision,
+    verdict: Verdict,
     knobs: settings.Settings,
     body: Mapping[Any, Any],
     origin: Origin,
@@ -152,6 +136,7 @@ def _settle(
     agent: str | None,
 ) -> tuple[CallRecord, dict[str, Any] | None]:
     """Who decides in the end and what is sent: the record, and the new ``kv_transfer_params`` or ``None`` to leave the body alone."""
+    decision, keep = verdict.decision, verdict.keep_tokens
     given: Any = body.get(hint.FIELD)
     callers = hint.is_callers(given)
     params: dict[str, Any] | None = None
@@ -169,12 +154,23 @@ def _settle(
         outcome = "rejected"
     else:
         outcome = "applied"
-        new = hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys)
+        new = hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys, keep_tokens=keep, stats=knobs.cached_token_stats)
         params = {**(given or {}), **new} if new else None
     skip = hint.caller_skips(given) if callers else decision.skip_save
     model = body.get("model")
     record = CallRecord(
-        decision, skip, outcome, knobs.mode, policy, model if isinstance(model, str) else "", origin.host, origin.port, agent
+        decision=decision,
+        skip=skip,
+        outcome=outcome,
+        mode=knobs.mode,
+        policy=policy,
+        model=model if isinstance(model, str) else "",
+        address=origin.host,
+        port=origin.port,
+        agent=agent,
+        why=verdict.why,
+        shadow=verdict.shadow,
+        keep_tokens=keep if outcome == "applied" else 0,
     )
     return record, params
 
@@ -194,13 +190,16 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_context", "_done", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime", "_seconds", "_token",
-        "options", "pulling", "span",
+        "_answer", "_attributes", "_context", "_done", "_lesson", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime", "_seconds",
+        "_token", "options", "pulling", "span",
     )  # fmt: skip
 
-    def __init__(self, runtime: Runtime, record: CallRecord, span: Span, *, ours: bool, origin: Origin, seconds: float) -> None:
+    def __init__(
+        self, runtime: Runtime, record: CallRecord, span: Span, lesson: Lesson | None, *, ours: bool, origin: Origin, seconds: float
+    ) -> None:
         self._runtime = runtime
         self._record = record
+        self._lesson = lesson
         self.span = span
         self._context = trace.set_span_in_context(span)
         self._ours = ours
@@ -275,6 +274,11 @@ class ChatCall:
             self._attributes = self._runtime.instruments.decided(self._record, self._seconds, self._context)
         except Exception as error:  # noqa: BLE001
             self._runtime.faults.caught("metrics", error)
+        if self._lesson is not None:
+            try:
+                self._lesson.settle(self._record)
+            except Exception as error:  # noqa: BLE001
+                self._runtime.faults.caught("learning", error)
 
     def failed(self, error: BaseException) -> None:
         """The request has raised: nothing will follow, and whether its prompt was processed nobody says."""
@@ -308,6 +312,8 @@ class ChatCall:
             if self._attributes is not None:  # also where the stream broke off: its prompt had been processed
                 estimate = self._record.decision.signals.get("total_tokens", 0)
                 self._runtime.instruments.answered(self._attributes, self._answer, estimate, self._context)
+            if self._lesson is not None and self._answer is not None:
+                self._lesson.learn(self._answer)
             self._log(error)
         except Exception as ours:  # noqa: BLE001
             self._runtime.faults.caught("answer", ours)

@@ -184,6 +184,7 @@ class AdaptiveRule:
 
     Attributes:
         key: secret for :func:`~otel_kvpolicy.policy.chain.chain_of`.
+        lock: held for microseconds while something is learned; whoever forks holds it, so that the child's copy is whole.
 
     Raises:
         ValueError: a number is out of its range.
@@ -210,7 +211,7 @@ class AdaptiveRule:
         self._clock = clock
         self._floor = floor
         self._max_calls = max_calls
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._table = ReuseTable()
         self._known: dict[int, _Memory] = {}
         self._calls: deque[_Memory] = deque()
@@ -235,7 +236,7 @@ class AdaptiveRule:
         """
         signals = estimate(text, self.chars_per_token)
         now = self._clock()
-        with self._lock:
+        with self.lock:
             call = self._decide(now, text.history_turns, signals["total_tokens"], role or "", chain)
         why = call.why
         worthy = why.code != "reuse_unlikely"
@@ -351,10 +352,18 @@ class AdaptiveRule:
                 if self._known.get(each) is oldest:
                     del self._known[each]
 
-    def settle(self, call: AdaptiveCall, *, stored: bool) -> None:
-        """Tells what was really done with a call where that is not what was decided: the rule only watches, or the caller chose."""
-        with self._lock:
+    def settle(self, call: AdaptiveCall, *, stored: bool, kept: bool = False) -> None:
+        """Tells what was really done with a call where that is not what was decided: the rule only watches, or the caller chose.
+
+        Args:
+            call: from :meth:`decide`.
+            stored: whether all of it was to be stored.
+            kept: whether at least what came before it was (a partial store).
+        """
+        with self.lock:
             _follow(call, stored=stored)
+            if kept and call.known is not None:
+                call.known.stored = True
 
     def observe(self, call: AdaptiveCall, cached_tokens: int, prompt_tokens: int, lmcache_tokens: int | None = None) -> None:
         """Learns from what the server says of a call's prompt.
@@ -373,7 +382,7 @@ class AdaptiveRule:
         if expected - base < self.chunk_tokens:
             return
         held = (cached_tokens if lmcache_tokens is None else lmcache_tokens) >= (expected + base) / 2
-        with self._lock:
+        with self.lock:
             if call.gap is not None:
                 self._lifetime.found(call.gap, held=held)
             if held:
@@ -383,7 +392,7 @@ class AdaptiveRule:
 
     def export(self) -> dict[str, Any]:
         """What was learned, fit for JSON, without anything of any prompt: :meth:`restore` takes it in another process."""
-        with self._lock:
+        with self.lock:
             return {
                 "version": _VERSION,
                 "gap_seconds": self._gap,
@@ -409,24 +418,24 @@ class AdaptiveRule:
             lifetime = Lifetime.restored(state["lifetime"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not the state of an adaptive rule: {error!r}") from error
-        with self._lock:
+        with self.lock:
             self._gap, self._visible, self._lifetime = gap, visible, lifetime
             self._table.adopt(classes)
 
     def take_new(self) -> dict[CallClass, tuple[float, float]]:
         """What was counted since this was last asked, to be added to a fleet's counts: calls and returns by class."""
-        with self._lock:
+        with self.lock:
             return self._table.take_new()
 
     def give_back(self, new: Mapping[CallClass, tuple[float, float]]) -> None:
         """Takes back what :meth:`take_new` gave and could not be shared; the next one gives it again."""
-        with self._lock:
+        with self.lock:
             self._table.give_back(new)
 
     def adopt(self, counts: Iterable[tuple[CallClass, float, float]]) -> None:
         """Goes on from a fleet's counts: class, calls and returns."""
         counts = list(counts)
-        with self._lock:
+        with self.lock:
             self._table.adopt(counts)
 
 

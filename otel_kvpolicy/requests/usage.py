@@ -9,7 +9,11 @@ __all__ = ["Answer", "read_answer", "read_chunk"]
 
 
 class Answer(NamedTuple):
-    """What a response says; ``None`` where it does not. ``cached_tokens`` counts vLLM's own and LMCache's hits together."""
+    """What a response says; ``None`` where it does not.
+
+    ``cached_tokens`` counts vLLM's own and LMCache's hits together. Where the request asked for the split (``cached_token_stats``),
+    ``vllm_tokens`` is what vLLM had itself and ``lmcache_tokens`` the leading part that LMCache had, which may overlap.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -17,6 +21,8 @@ class Answer(NamedTuple):
     response_id: str | None = None
     model: str | None = None
     finish_reasons: tuple[str, ...] = ()
+    vllm_tokens: int | None = None
+    lmcache_tokens: int | None = None
 
     def then(self, later: Answer) -> Answer:
         """This answer completed by a later chunk of the same stream."""
@@ -39,11 +45,14 @@ def read_answer(response: Any) -> Answer:
     """Reads a chat completion or a Responses API response (the two spell usage differently)."""
     usage = _get(response, "usage")
     details = _get(usage, "prompt_tokens_details") or _get(usage, "input_tokens_details")
+    stats = _get(_get(response, "kv_transfer_params"), "cached_token_stats")
     prompt, completion = _int(_get(usage, "prompt_tokens")), _int(_get(usage, "completion_tokens"))
     return Answer(
         input_tokens=_int(_get(usage, "input_tokens")) if prompt is None else prompt,
         output_tokens=_int(_get(usage, "output_tokens")) if completion is None else completion,
         cached_tokens=_int(_get(details, "cached_tokens")),
+        vllm_tokens=_int(_get(stats, "num_vllm_cached_tokens")),
+        lmcache_tokens=_int(_get(stats, "num_lmcache_cached_tokens")),
         response_id=_str(_get(response, "id")),
         model=_str(_get(response, "model")),
         finish_reasons=_finish_reasons(response),

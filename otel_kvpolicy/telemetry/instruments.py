@@ -54,6 +54,8 @@ class Instruments:
             names.HINT_OUTCOME: record.outcome,
             names.MODE: record.mode,
         }
+        if record.shadow is not None:
+            attributes[names.SHADOW_DECISION] = record.shadow.verdict
         self._decisions.add(1, attributes, context)
         verdict = {names.DECISION: record.verdict}
         self._duration.record(seconds, verdict, context)
@@ -75,11 +77,20 @@ class Instruments:
         else:
             self._prompt_tokens.add(answer.input_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_USAGE}, context)
         if answer is not None and answer.cached_tokens is not None:
-            self._cached_tokens.add(answer.cached_tokens, attributes, context)
+            for source, tokens in _by_source(answer, answer.cached_tokens).items():
+                self._cached_tokens.add(tokens, {**attributes, names.CACHE_SOURCE: source} if source else attributes, context)
 
     def failed(self, seam: str, error: Exception) -> None:
         """Counts a fault of ours."""
         self._errors.add(1, {names.SEAM: seam, names.ERROR_TYPE: type(error).__name__})
+
+
+def _by_source(answer: Answer, cached: int) -> dict[str | None, int]:
+    """The cached tokens by the cache they came from, where the server tells; together they are all of them."""
+    if answer.vllm_tokens is None:
+        return {None: cached}
+    from_vllm = min(answer.vllm_tokens, cached)
+    return {names.FROM_VLLM: from_vllm, names.FROM_LMCACHE: cached - from_vllm}
 
 
 class _Callers:

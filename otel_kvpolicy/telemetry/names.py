@@ -78,6 +78,18 @@ THRESHOLD_PREFIX_TOKENS: Final = "kvpolicy.thresholds.prefix_tokens"
 THRESHOLD_CONTEXT_TOKENS: Final = "kvpolicy.thresholds.context_tokens"
 THRESHOLD_HISTORY_TURNS: Final = "kvpolicy.thresholds.history_turns"
 CHARS_PER_TOKEN: Final = "kvpolicy.chars_per_token"
+SHADOW_DECISION: Final = "kvpolicy.shadow.decision"
+SHADOW_EXPLANATION: Final = "kvpolicy.shadow.explanation"
+KEEP_TOKENS: Final = "kvpolicy.keep_tokens"
+ADAPTIVE_CLASS: Final = "kvpolicy.adaptive.class"
+ADAPTIVE_REUSE: Final = "kvpolicy.adaptive.reuse"
+ADAPTIVE_DOUBT: Final = "kvpolicy.adaptive.doubt"
+ADAPTIVE_THETA: Final = "kvpolicy.adaptive.theta"
+ADAPTIVE_SURVIVAL: Final = "kvpolicy.adaptive.survival"
+ADAPTIVE_LIFETIME: Final = "kvpolicy.adaptive.lifetime_seconds"
+ADAPTIVE_CALLS: Final = "kvpolicy.adaptive.calls"
+CACHED_VLLM_TOKENS: Final = "kvpolicy.cached.vllm_tokens"
+CACHED_LMCACHE_TOKENS: Final = "kvpolicy.cached.lmcache_tokens"
 AGENT_CALLS: Final = "kvpolicy.agent.calls"
 AGENT_SKIPPED: Final = "kvpolicy.agent.skipped"
 AGENT_STORED: Final = "kvpolicy.agent.stored"
@@ -88,7 +100,11 @@ ATTRIBUTES: Final = (
     ),
     Attribute(SKIP_SAVE, "boolean", "true where the KV of the call is not to be stored"),
     Attribute(CACHE_WORTHY, "boolean", "what the rule thinks of the call, whoever decided in the end"),
-    Attribute(SCORE, "double", "0 to 1: total tokens over the context threshold, plus 0.25 for multi-turn calls, capped"),
+    Attribute(
+        SCORE,
+        "double",
+        "0 to 1: total tokens over the context threshold, plus 0.25 for multi-turn calls, capped; of the learned rule, P(reuse)",
+    ),
     Attribute(REASONS, "string[]", "reason codes, strongest first, without numbers"),
     Attribute(EXPLANATION, "string", "one sentence with the numbers and the thresholds"),
     Attribute(RULE, "string", 'the rule that decided: "thresholds" or "adaptive"'),
@@ -105,10 +121,39 @@ ATTRIBUTES: Final = (
     Attribute(SIGNAL_USER_TOKENS, "int", "estimated tokens of what follows the last model reply"),
     Attribute(SIGNAL_TOTAL_TOKENS, "int", "prefix, history, retrieved context and user tokens together"),
     Attribute(SIGNAL_HISTORY_TURNS, "int", "model replies before this call"),
-    Attribute(THRESHOLD_PREFIX_TOKENS, "int", "KV_CACHE_MIN_PREFIX_TOKENS in force"),
-    Attribute(THRESHOLD_CONTEXT_TOKENS, "int", "KV_CACHE_MIN_CONTEXT_TOKENS in force"),
-    Attribute(THRESHOLD_HISTORY_TURNS, "int", "KV_CACHE_MIN_HISTORY_TURNS in force"),
+    Attribute(THRESHOLD_PREFIX_TOKENS, "int", "KV_CACHE_MIN_PREFIX_TOKENS in force; of the fixed rule"),
+    Attribute(THRESHOLD_CONTEXT_TOKENS, "int", "KV_CACHE_MIN_CONTEXT_TOKENS in force; of the fixed rule"),
+    Attribute(THRESHOLD_HISTORY_TURNS, "int", "KV_CACHE_MIN_HISTORY_TURNS in force; of the fixed rule"),
     Attribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force"),
+    Attribute(SHADOW_DECISION, "string", 'with KV_CACHE_SHADOW: what the other rule would have decided, "store" or "skip"', always=False),
+    Attribute(SHADOW_EXPLANATION, "string", "with KV_CACHE_SHADOW: why, in a sentence with the numbers", always=False),
+    Attribute(
+        KEEP_TOKENS,
+        "int",
+        "with KV_CACHE_PARTIAL_STORE: leading tokens of a skipped call that are stored all the same",
+        always=False,
+    ),
+    Attribute(ADAPTIVE_CLASS, "string", "of the learned rule: the call's class: agent or role, turns, length, share seen", always=False),
+    Attribute(ADAPTIVE_REUSE, "double", "of the learned rule: P(reuse) of the class, 0 to 1", always=False),
+    Attribute(ADAPTIVE_DOUBT, "double", "of the learned rule: what was added to it because little is known yet", always=False),
+    Attribute(ADAPTIVE_THETA, "double", "of the learned rule: the price of a place in the cache: the lowest P(reuse) stored", always=False),
+    Attribute(ADAPTIVE_CALLS, "double", "of the learned rule: calls of the class whose fate is known, older ones fading", always=False),
+    Attribute(
+        ADAPTIVE_SURVIVAL, "double", "of the learned rule: share of the returning prefixes that the cache still had, if known", always=False
+    ),
+    Attribute(ADAPTIVE_LIFETIME, "double", "of the learned rule: seconds that the cache keeps a prefix, if known", always=False),
+    Attribute(
+        CACHED_VLLM_TOKENS,
+        "int",
+        "with KV_CACHE_CACHED_TOKEN_STATS: prompt tokens that vLLM's own cache had",
+        always=False,
+    ),
+    Attribute(
+        CACHED_LMCACHE_TOKENS,
+        "int",
+        "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had; those that vLLM had too are among them",
+        always=False,
+    ),
     Attribute(
         AGENT_CALLS, "int", "on pydantic-ai's agent span: chat calls decided in this run, without those of its sub-agents", always=False
     ),
@@ -138,6 +183,7 @@ ERROR_TYPE: Final = "error.type"
 # --- attributes that only metric points carry --------------------------------------------------------------------------------------
 REASON: Final = "kvpolicy.reason"
 TOKEN_SOURCE: Final = "kvpolicy.token.source"
+CACHE_SOURCE: Final = "kvpolicy.cache.source"
 SEAM: Final = "kvpolicy.seam"
 
 # --- values ------------------------------------------------------------------------------------------------------------------------
@@ -145,9 +191,11 @@ STORE: Final = "store"
 SKIP: Final = "skip"
 FROM_USAGE: Final = "usage"
 FROM_ESTIMATE: Final = "estimate"
+FROM_VLLM: Final = "vllm"
+FROM_LMCACHE: Final = "lmcache"
 OTHER: Final = "_OTHER"
 
-_CALL = (DECISION, REASON, HINT_OUTCOME, MODE, REQUEST_MODEL, SERVER_ADDRESS, AGENT_NAME)
+_CALL = (DECISION, REASON, HINT_OUTCOME, MODE, SHADOW_DECISION, REQUEST_MODEL, SERVER_ADDRESS, AGENT_NAME)
 
 DECISIONS: Final = Metric(
     "kvpolicy.decisions", "counter", "{decision}", "kvpolicy_decisions_total", "Decisions taken, one for each chat call.", _CALL
@@ -166,7 +214,7 @@ CACHED_TOKENS: Final = Metric(
     "{token}",
     "kvpolicy_cached_tokens_total",
     "Prompt tokens that the server says it took from a cache (usage.prompt_tokens_details.cached_tokens).",
-    _CALL,
+    (*_CALL, CACHE_SOURCE),
 )
 SCORE_METRIC: Final = Metric(
     "kvpolicy.score",

@@ -5,11 +5,29 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from ..policy import KVCacheDecision, KVCacheLayeringPolicy
+from ..policy.adaptive import AdaptiveRule, Why
 from . import names
 
-__all__ = ["CallRecord", "Outcome", "explanation"]
+__all__ = ["CallRecord", "Outcome", "Shadow", "by_learning", "by_thresholds", "explanation"]
 
 Outcome = Literal["applied", "observed", "caller", "excluded_target", "rejected", "disabled", "error"]
+
+
+class Shadow(NamedTuple):
+    """What the rule that is not in force would have decided.
+
+    Attributes:
+        skip: its verdict.
+        explanation: why, in a sentence.
+    """
+
+    skip: bool
+    explanation: str
+
+    @property
+    def verdict(self) -> str:
+        """``store`` or ``skip``."""
+        return names.SKIP if self.skip else names.STORE
 
 
 class CallRecord(NamedTuple):
@@ -20,11 +38,14 @@ class CallRecord(NamedTuple):
         skip: what is in force for the call: the rule's verdict, or the caller's own where the caller decided.
         outcome: what became of the hint.
         mode: ``enforce`` or ``observe``.
-        policy: the rule, with the thresholds it used.
+        policy: the fixed rule, with its thresholds, or one of the user's own.
         model: as requested.
         address: host name of the server.
         port: its port.
         agent: name of the agent, where known.
+        why: what the learned rule's verdict rests on, where that rule decided.
+        shadow: what the other rule would have decided, where asked.
+        keep_tokens: leading tokens of a skipped call that are stored all the same.
     """
 
     decision: KVCacheDecision
@@ -36,6 +57,14 @@ class CallRecord(NamedTuple):
     address: str
     port: int
     agent: str | None
+    why: Why | None = None
+    shadow: Shadow | None = None
+    keep_tokens: int = 0
+
+    @property
+    def rule(self) -> str:
+        """The rule that decided."""
+        return self.policy.rule if self.why is None else AdaptiveRule.rule
 
     @property
     def verdict(self) -> str:
@@ -45,9 +74,15 @@ class CallRecord(NamedTuple):
 
 def explanation(record: CallRecord) -> str:
     """One sentence for people, with the numbers and the thresholds, and no content of the prompt."""
-    decision, policy = record.decision, record.policy
-    if not decision.enabled:
+    if not record.decision.enabled:
         return "Nothing was decided: KV_CACHE_LAYERING is off, and the server stores by its own rules."
+    said = by_thresholds(record.decision, record.policy) if record.why is None else by_learning(record.why)
+    kept = f" Its first {record.keep_tokens} tokens came before and are stored." if record.keep_tokens else ""
+    return f"{said}{kept}{_ADDENDA.get(record.outcome, '')}"
+
+
+def by_thresholds(decision: KVCacheDecision, policy: KVCacheLayeringPolicy) -> str:
+    """The verdict of the fixed rule, or of one of the user's own, in a sentence."""
     verdict = f"{'Skipped' if decision.skip_save else 'Stored'}: {', '.join(decision.reasons)}"
     counted = decision.signals
     if counted.keys() >= {"prefix_tokens", "history_turns", "total_tokens"}:  # a rule of the user's own need not count
@@ -56,7 +91,12 @@ def explanation(record: CallRecord) -> str:
             f"{counted['history_turns']} of {policy.min_history_turns} earlier turns, "
             f"{counted['total_tokens']} of {policy.min_context_tokens} tokens in all)"
         )
-    return f"{verdict}.{_ADDENDA.get(record.outcome, '')}"
+    return f"{verdict}."
+
+
+def by_learning(why: Why) -> str:
+    """The verdict of the learned rule in words."""
+    return f"{'Skipped' if why.code == 'reuse_unlikely' else 'Stored'}: {why.sentence}"
 
 
 _ADDENDA = {

@@ -8,6 +8,8 @@ from typing import Any, Final
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
+from ..policy import KVCacheLayeringPolicy
+from ..policy.adaptive import Why
 from ..requests import Answer
 from . import names
 from .record import CallRecord, explanation
@@ -94,7 +96,7 @@ _NUMBERS: Final = {
 
 def decision_attributes(record: CallRecord) -> dict[str, Any]:
     """The decision as attributes, on spans and in the decision log alike."""
-    decision, policy = record.decision, record.policy
+    decision = record.decision
     attributes: dict[str, Any] = {
         names.DECISION: record.verdict,
         names.SKIP_SAVE: record.skip,
@@ -102,16 +104,42 @@ def decision_attributes(record: CallRecord) -> dict[str, Any]:
         names.SCORE: decision.score,
         names.REASONS: decision.reason_codes,
         names.EXPLANATION: explanation(record),
-        names.RULE: policy.rule,
+        names.RULE: record.rule,
         names.MODE: record.mode,
         names.HINT_OUTCOME: record.outcome,
-        names.THRESHOLD_PREFIX_TOKENS: policy.min_prefix_tokens,
-        names.THRESHOLD_CONTEXT_TOKENS: policy.min_context_tokens,
-        names.THRESHOLD_HISTORY_TURNS: policy.min_history_turns,
-        names.CHARS_PER_TOKEN: policy.chars_per_token,
+        names.CHARS_PER_TOKEN: record.policy.chars_per_token,
     }
     for name, value in decision.signals.items():
         attributes[f"kvpolicy.signals.{name}"] = value
+    attributes |= _of_thresholds(record.policy) if record.why is None else _of_learning(record.why)
+    if record.keep_tokens:
+        attributes[names.KEEP_TOKENS] = record.keep_tokens
+    if record.shadow is not None:
+        attributes[names.SHADOW_DECISION] = record.shadow.verdict
+        attributes[names.SHADOW_EXPLANATION] = record.shadow.explanation
+    return attributes
+
+
+def _of_thresholds(policy: KVCacheLayeringPolicy) -> dict[str, Any]:
+    return {
+        names.THRESHOLD_PREFIX_TOKENS: policy.min_prefix_tokens,
+        names.THRESHOLD_CONTEXT_TOKENS: policy.min_context_tokens,
+        names.THRESHOLD_HISTORY_TURNS: policy.min_history_turns,
+    }
+
+
+def _of_learning(why: Why) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        names.ADAPTIVE_CLASS: str(why.group),
+        names.ADAPTIVE_REUSE: round(why.reuse, 4),
+        names.ADAPTIVE_DOUBT: round(why.doubt, 4),
+        names.ADAPTIVE_THETA: round(why.theta, 4),
+        names.ADAPTIVE_CALLS: round(why.calls, 1),
+    }
+    if why.survival is not None:
+        attributes[names.ADAPTIVE_SURVIVAL] = round(why.survival, 4)
+    if why.keeps_seconds is not None:
+        attributes[names.ADAPTIVE_LIFETIME] = round(why.keeps_seconds, 1)
     return attributes
 
 
@@ -134,6 +162,8 @@ def answer_attributes(answer: Answer) -> dict[str, Any]:
     """What the server said, as attributes; what it did not say is left out."""
     attributes: dict[str, Any] = {
         names.USAGE_CACHE_READ_INPUT_TOKENS: answer.cached_tokens,
+        names.CACHED_VLLM_TOKENS: answer.vllm_tokens,
+        names.CACHED_LMCACHE_TOKENS: answer.lmcache_tokens,
         names.USAGE_INPUT_TOKENS: answer.input_tokens,
         names.USAGE_OUTPUT_TOKENS: answer.output_tokens,
         names.RESPONSE_ID: answer.response_id,
@@ -143,11 +173,14 @@ def answer_attributes(answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
+_OF_THE_CACHE: Final = frozenset({names.USAGE_CACHE_READ_INPUT_TOKENS, names.CACHED_VLLM_TOKENS, names.CACHED_LMCACHE_TOKENS})
+
+
 def record_answer(span: Span, answer: Answer, *, ours: bool) -> None:
     """Writes what the server said: on a span of ours all of it, on another's the cached tokens that belong to the decision."""
     if span.is_recording():
         said = answer_attributes(answer)
-        span.set_attributes(said if ours else {name: said[name] for name in said if name == names.USAGE_CACHE_READ_INPUT_TOKENS})
+        span.set_attributes(said if ours else {name: said[name] for name in said if name in _OF_THE_CACHE})
 
 
 def record_failure(span: Span, error: BaseException) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_kvpolicy.policy import CallText
-from otel_kvpolicy.requests import read_answer, read_chat, read_chunk, read_responses, reader_of
+from otel_kvpolicy.requests import Answer, read_answer, read_chat, read_chunk, read_responses, reader_of
 from otel_kvpolicy.requests.parts import parts_of
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -123,14 +123,16 @@ def test_usage_of_both_apis_parsed_or_plain() -> None:
         "choices": [{"finish_reason": "stop"}],
     }
     said = read_answer(chat)
-    assert said == (9, 2, 4, "c", "m", ("stop",))
+    assert said == Answer(9, 2, 4, "c", "m", ("stop",))
     responses = SimpleNamespace(
         id="r",
         model="m",
         status="completed",
         usage=SimpleNamespace(input_tokens=9, output_tokens=2, input_tokens_details=SimpleNamespace(cached_tokens=0)),
     )
-    assert read_answer(responses) == (9, 2, 0, "r", "m", ("completed",))
+    assert read_answer(responses) == Answer(9, 2, 0, "r", "m", ("completed",))
+    split = {"cached_token_stats": {"num_vllm_cached_tokens": 1, "num_lmcache_cached_tokens": 4, "num_lmcache_extra_cached_tokens": 3}}
+    assert read_answer({**chat, "kv_transfer_params": split})[6:] == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_piece_of_text_says_nothing_and_the_last_chunk_does() -> None:
     usage = read_chunk({"id": "c", "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
     assert stop is not None
     assert usage is not None
-    assert stop.then(usage) == (3, 1, None, "c", "m", ("stop",))
+    assert stop.then(usage) == Answer(3, 1, None, "c", "m", ("stop",))
 
 
 def test_parts_for_rules_of_ones_own() -> None:

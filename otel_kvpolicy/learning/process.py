@@ -1,0 +1,159 @@
+"""The learned rule of this process, and the thread that keeps and shares what it learns."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from .. import settings
+from ..policy.adaptive import AdaptiveRule
+from . import state_file
+from .fleet import Fleet
+
+__all__ = ["SYNC_SECONDS", "Caught", "Learner", "forget", "learner"]
+
+SYNC_SECONDS: Final = 30.0
+"""Between two times that what was learned is written and shared."""
+
+Caught = Callable[[str, Exception], None]
+"""Told of each fault: where, and what."""
+
+
+class Learner:
+    """One rule, restored from its file when made.
+
+    Args:
+        knobs: settings in force.
+        caught: told of what fails, here or in the thread.
+
+    Attributes:
+        rule: the rule, for all calls of the process.
+    """
+
+    def __init__(self, knobs: settings.Settings, caught: Caught) -> None:
+        self.rule = AdaptiveRule(chars_per_token=knobs.chars_per_token)
+        self._caught = caught
+        self._fleet: tuple[str, Fleet] | None = None
+        self._thread: threading.Thread | None = None
+        self._syncing = threading.Lock()
+        self._asleep = threading.Event()
+        if knobs.state_file is not None:
+            try:
+                state_file.restore(self.rule, Path(knobs.state_file))
+            except Exception as error:  # noqa: BLE001 - what was learned is a help, not a need
+                self._caught("state_file", error)
+
+    def keep(self, knobs: settings.Settings) -> None:
+        """Sees that the thread runs where there is something to keep or to share. Costs two reads where it does."""
+        if self._thread is None and (knobs.state_file is not None or knobs.redis_url is not None) and self._syncing.acquire(blocking=False):
+            try:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="kvpolicy-learning", daemon=True)
+                    self._thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter is ending
+                self._caught("learning", error)
+            finally:
+                self._syncing.release()
+
+    def _run(self) -> None:
+        while True:
+            self.sync()
+            self._asleep.wait(SYNC_SECONDS)
+
+    def sync(self) -> None:
+        """Shares what was learned with the fleet and writes it to the file, as the settings in force say. Never raises."""
+        knobs = settings.current()
+        with self._syncing:
+            if knobs.redis_url is not None:
+                self._share(knobs.redis_url)
+            if knobs.state_file is not None:
+                try:
+                    state_file.save(self.rule, Path(knobs.state_file))
+                except Exception as error:  # noqa: BLE001
+                    self._caught("state_file", error)
+
+    def _share(self, url: str) -> None:
+        new = self.rule.take_new()
+        try:
+            if self._fleet is None or self._fleet[0] != url:
+                self._fleet = (url, Fleet(url))
+            counts = self._fleet[1].exchange(new)
+        except Exception as error:  # noqa: BLE001 - the process goes on with what it knows itself
+            self.rule.give_back(new)
+            self._caught("redis", error)
+            return
+        self.rule.adopt(counts)
+
+    def forked(self) -> None:
+        """In a child: threads and connections stay behind, and what was not yet shared is the parent's to share."""
+        self._thread, self._fleet = None, None
+        self._syncing, self._asleep = threading.Lock(), threading.Event()
+        self.rule.take_new()
+
+
+_making = threading.Lock()
+_learner: Learner | None = None
+
+
+def learner(knobs: settings.Settings, caught: Caught) -> Learner | None:
+    """The learner of this process; ``None`` where nobody asks for the learned rule, in force or in the shadow.
+
+    Args:
+        knobs: settings in force.
+        caught: told of what fails.
+    """
+    global _learner  # noqa: PLW0603 - one for the process, as the traffic that it learns from is
+    if knobs.rule != AdaptiveRule.rule and not knobs.shadow:
+        return None
+    found = _learner
+    if found is None:
+        with _making:
+            found = _learner
+            if found is None:
+                found = _learner = Learner(knobs, caught)
+    found.rule.chars_per_token = knobs.chars_per_token
+    found.keep(knobs)
+    return found
+
+
+def forget() -> None:
+    """Makes the next call start with a rule that knows nothing, as a new process would."""
+    global _learner  # noqa: PLW0603
+    _learner = None
+
+
+def _at_exit() -> None:
+    if _learner is not None:
+        _learner.sync()
+
+
+_held: list[Learner] = []
+
+
+def _before_fork() -> None:
+    if _learner is not None:
+        _learner.rule.lock.acquire()
+        _held.append(_learner)
+
+
+def _in_parent() -> None:
+    while _held:
+        _held.pop().rule.lock.release()
+
+
+def _in_child() -> None:
+    global _making  # noqa: PLW0603 - another thread of the parent may have been making one
+    _making = threading.Lock()
+    while _held:
+        held = _held.pop()
+        held.rule.lock.release()
+        held.forked()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,89 @@
+"""What was learned survives a restart, and no state of the file or its disk touches a call."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from otel_kvpolicy import configure, learning
+from otel_kvpolicy.policy.adaptive import AdaptiveRule
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
+
+from .taught import said
+
+APP = """
+from openai import OpenAI
+with OpenAI(api_key="key") as client:
+    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi " * 2000}], max_tokens=2)
+"""
+
+
+def call(server: StandIn) -> None:
+    with OpenAI(base_url=server.base_url, api_key="key") as client:
+        assert client.chat.completions.create(model="stand-in", messages=[said("user", "hi")], max_tokens=2).choices
+
+
+def failed(seam: str, error: Exception) -> None:
+    pytest.fail(f"{seam}: {error!r}")
+
+
+def restart(path: Path) -> AdaptiveRule:
+    """The rule of a process that starts with the file."""
+    learning.forget()
+    learned = learning.learner(configure(rule="adaptive", state_file=str(path)), failed)
+    assert learned is not None
+    return learned.rule
+
+
+def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "learned.json"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+    settings = {"OPENAI_BASE_URL": server.base_url, "KV_CACHE_RULE": "adaptive", "KV_CACHE_STATE_FILE": str(path)}
+    options = ["--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter", "none"]
+    command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), *options, sys.executable, "-c", APP]
+    for runs in (1, 2):
+        subprocess.run(command, env={**clean, **settings}, check=True, timeout=60)
+        assert [group[:4] for group in json.loads(path.read_text())["classes"]] == [["", 0, 2, 0]], runs
+    assert [file.name for file in path.parent.iterdir()] == ["learned.json"]
+
+
+def test_it_is_written_and_read_whole(server: StandIn, instrumented: Telemetry, tmp_path: Path) -> None:
+    path = tmp_path / "learned.json"
+    configure(rule="adaptive", state_file=str(path))
+    call(server)
+    learned = learning.learner(configure(), failed)
+    assert learned is not None
+    learned.sync()
+    before = json.dumps(learned.rule.export())
+    assert json.dumps(restart(path).export()) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"version": 1}', b'{"version": 2, "gap_seconds": "x"}'])
+def test_a_damaged_file_is_set_aside_with_a_warning(
+    server: StandIn, instrumented: Telemetry, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    path = tmp_path / "learned.json"
+    path.write_bytes(content)
+    configure(rule="adaptive", state_file=str(path))
+    call(server)
+    assert path.with_name("learned.json.damaged").read_bytes() == content
+    [said] = [record.message for record in caplog.records if "KV_CACHE_STATE_FILE" in record.message]
+    assert str(path) in said
+    assert instrumented.total("kvpolicy.errors") == 0
+
+
+def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(server: StandIn, instrumented: Telemetry, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    configure(rule="adaptive", state_file=str(tmp_path / "file" / "learned.json"))
+    call(server)
+    learned = learning.learner(configure(), failed)
+    assert learned is not None
+    learned.sync()
+    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"state_file"}
