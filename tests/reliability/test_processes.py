@@ -1,56 +1,136 @@
-"""Children of an instrumented process: forked and spawned ones decide, and a process without the SDK does too."""
+"""Children of an instrumented process: forked and spawned ones decide and learn, and a process without the SDK decides too.
+
+Each runs in an interpreter of its own: a fork of the test process would take its threads' locks along.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 from otel_kvpolicy.standin import StandIn
-from tests.conftest import Telemetry
 
-CALL: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+CALL = """
+from openai import OpenAI
+def call(text="hi", **options):
+    with OpenAI(api_key="key") as client:
+        return client.chat.completions.create(
+            model="stand-in", messages=[{"role": "user", "content": text}], max_tokens=2, **options)
+"""
+
+METRICS = """
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from otel_kvpolicy import KVPolicyInstrumentor
+reader = InMemoryMetricReader()
+KVPolicyInstrumentor().instrument(meter_provider=MeterProvider([reader]))
+def decisions():
+    data = reader.get_metrics_data()
+    metrics = [metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics]
+    return sum(point.value for metric in metrics if metric.name == "kvpolicy.decisions" for point in metric.data.data_points)
+"""
 
 
-def one_call(base_url: str, answers: Any, telemetry: Telemetry | None = None) -> None:
-    with OpenAI(base_url=base_url, api_key="key") as client:
-        client.chat.completions.create(**CALL)
-    answers.put(telemetry.total("kvpolicy.decisions") if telemetry else 0)
+def run(server: StandIn, code: str, **environment: str) -> str:
+    """Runs a program against the server; its output, where it says nothing on stderr."""
+    server.requests.clear()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
+        check=False,
+        env={**clean, "OPENAI_BASE_URL": server.base_url, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+FORKS = f"""
+{METRICS}
+{CALL}
+import multiprocessing
+def child(answers):
+    call()
+    answers.put(decisions())
+call()
+context = multiprocessing.get_context("fork")
+answers = context.Queue()
+workers = [context.Process(target=child, args=(answers,)) for _ in range(3)]
+for worker in workers: worker.start()
+print([answers.get(timeout=30) for _ in workers], decisions())
+for worker in workers: worker.join(30)
+"""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_a_forked_worker_decides_and_counts(server: StandIn, instrumented: Telemetry) -> None:
-    with OpenAI(base_url=server.base_url, api_key="key") as client:
-        client.chat.completions.create(**CALL)
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    workers = [context.Process(target=one_call, args=(server.base_url, answers, instrumented)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    assert [answers.get() for _ in workers] == [2, 2, 2]
-    for worker in workers:
-        worker.join(30)
-    assert instrumented.total("kvpolicy.decisions") == 1
+def test_a_forked_worker_decides_and_counts(server: StandIn) -> None:
+    assert run(server, FORKS) == "[2, 2, 2] 1\n"
     assert ["kv_transfer_params" in request.body for request in server.requests] == [True] * 4
 
 
-def test_a_spawned_worker_is_as_its_own_start_makes_it(server: StandIn, instrumented: Telemetry) -> None:
-    context = multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
-    worker = context.Process(target=one_call, args=(server.base_url, answers))
+LEARNS = f"""
+{CALL}
+import os, threading
+from otel_kvpolicy import KVPolicyInstrumentor, learning, settings
+KVPolicyInstrumentor().instrument()
+call()
+rule = learning.learner(settings.current(), print).rule
+stop = threading.Event()
+def busy():
+    while not stop.is_set(): rule.export()
+threads = [threading.Thread(target=busy) for _ in range(2)]
+for thread in threads: thread.start()
+codes = []
+for _ in range(10):
+    pid = os.fork()
+    if not pid:
+        try:
+            call()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    codes.append(os.waitpid(pid, 0)[1])
+stop.set()
+for thread in threads: thread.join()
+print(codes)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_children_forked_while_the_rule_learns_go_on_with_it(server: StandIn, tmp_path: Path) -> None:
+    state = tmp_path / "learned.json"
+    assert run(server, LEARNS, KV_CACHE_RULE="adaptive", KV_CACHE_STATE_FILE=str(state)) == f"{[0] * 10}\n"
+    assert len(server.requests) == 11
+    assert json.loads(state.read_text())["classes"]
+
+
+SPAWNS = f"""
+{METRICS}
+{CALL}
+import multiprocessing
+if __name__ == "__main__":
+    call()
+    worker = multiprocessing.get_context("spawn").Process(target=print, args=("spawned",))
     worker.start()
-    answers.get()
     worker.join(30)
-    assert "kv_transfer_params" not in server.last.body
+    print(worker.exitcode)
+"""
 
 
-WITHOUT_SDK = """
+def test_a_spawned_worker_is_as_its_own_start_makes_it(server: StandIn) -> None:
+    assert run(server, SPAWNS).split() == ["spawned", "0"]
+    assert ["kv_transfer_params" in request.body for request in server.requests] == [True]
+
+
+WITHOUT_SDK = f"""
 import sys
 class NoSDK:
     def find_spec(self, name, path=None, target=None):
@@ -58,24 +138,15 @@ class NoSDK:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, NoSDK())
 import otel_kvpolicy
-from openai import OpenAI
 otel_kvpolicy.KVPolicyInstrumentor().instrument()
+{CALL}
+call()
 with OpenAI(api_key="key") as client:
-    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2)
-    for _ in client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2, stream=True): pass
+    for _ in client.chat.completions.create(
+        model="stand-in", messages=[{{"role": "user", "content": "hi"}}], max_tokens=2, stream=True): pass
 """
 
 
 def test_the_api_alone_is_enough(server: StandIn) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SDK],
-        check=False,
-        env={**clean, "OPENAI_BASE_URL": server.base_url},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    run(server, WITHOUT_SDK)
     assert ["kv_transfer_params" in request.body for request in server.requests] == [True, True]
