@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz deep bench dashboards tables clean
+.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz deep audit bench dashboards tables clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ $(VENV)-%/.ready: pyproject.toml # a venv of its own for each group of tools
 
 fuzz: $(VENV)-fuzz/.ready ## what is read of requests and answers, under atheris: 200,000 inputs, or KVPOLICY_FUZZ_RUNS
 	$(VENV)-fuzz/bin/python -m tests.fuzz.readers $(ARGS)
+
+audit: $(VENV)-audit/.ready ## known vulnerabilities of all dependencies; fails too where one cannot be looked up
+	$(VENV)-audit/bin/pip freeze --exclude-editable > $(VENV)-audit/installed.txt
+	$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r $(VENV)-audit/installed.txt $(ARGS)
 
 deep: $(READY) ## the property tests with 20 times their examples
 	$(BIN)/python -m pytest -p tests.fuzz.deep -m hypothesis $(ARGS)
