@@ -125,5 +125,8 @@ _WHY: Final = {
     "multi_turn_conversation": "it continues a conversation",
     "large_fixed_context": "the whole prompt is long",
     "large_rag_context": "its retrieved context is long",
+    "reuse_unlikely": "calls of its class come back too seldom for what a place in the cache is worth",
+    "reuse_expected": "calls of its class come back often enough for what a place in the cache is worth",
+    "shared_prefix_lost": "several calls share its prefix, and the cache had lost it",
     "reuse_heavy_role": "it comes from a role that asks again and is half long enough",
 }

@@ -1,4 +1,4 @@
-"""What would have turned a decision of the fixed rule: the smallest change of one signal, or of one setting."""
+"""What would have turned a decision: the smallest change of one signal, of one setting, or of what was learned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from ..policy import REUSE_HEAVY_ROLES
 from ..settings import env_name
+from ..telemetry import names
 from .spans import Thresholds, policy_of, text_of
 
-__all__ = ["Change", "changes"]
+__all__ = ["Change", "changes", "learned_changes"]
 
 _PARTS: Final = {"prefix_tokens": "prefix", "history_tokens": "history", "rag_tokens": "retrieved context", "user_tokens": "user"}
 _KNOBS: Final = {"prefix_tokens": "min_prefix_tokens", "context_tokens": "min_context_tokens", "history_turns": "min_history_turns"}
@@ -19,15 +20,15 @@ class Change(NamedTuple):
     """One change that turns the verdict.
 
     Attributes:
-        kind: ``signal``, ``role`` or ``setting``.
-        name: the signal or the environment variable.
+        kind: ``signal``, ``role``, ``setting`` or ``learned``.
+        name: the signal, the environment variable, or the attribute that says what was learned.
         value: what it would have to be; None for a role.
         text: in words.
     """
 
     kind: str
     name: str
-    value: int | None
+    value: float | None
     text: str
 
 
@@ -58,6 +59,20 @@ def changes(signals: Mapping[str, int], thresholds: Thresholds, role: str | None
             Change("role", "role", None, f"a reuse-heavy role ({', '.join(sorted(REUSE_HEAVY_ROLES))}), for it is half long enough")
         )
     return [*found, *_of_settings(case)]
+
+
+def learned_changes(reuse: float, doubt: float, theta: float, *, stores: bool) -> list[Change]:
+    """What would have turned a verdict of the learned rule: how often the class comes back, or what a place in the cache is worth."""
+    enough, chance = max(theta - doubt, 0.0), reuse + doubt
+    if stores:
+        return [
+            Change("learned", names.ADAPTIVE_THETA, chance, f"theta above {chance:.3f} (it was {theta:.3f}): a cache that forgets sooner"),
+            Change("learned", names.ADAPTIVE_REUSE, enough, f"P(reuse) of its class below {enough:.3f} (it was {reuse:.3f})"),
+        ]
+    return [
+        Change("learned", names.ADAPTIVE_REUSE, enough, f"P(reuse) of its class at {enough:.3f} (it was {reuse:.3f})"),
+        Change("learned", names.ADAPTIVE_THETA, chance, f"theta at {chance:.3f} (it was {theta:.3f}): a larger cache, or less traffic"),
+    ]
 
 
 def _of_tokens(case: _Case) -> list[Change]:

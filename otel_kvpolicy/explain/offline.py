@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from .. import hint, settings
+from ..context import CallContext
+from ..policy.adaptive import AdaptiveRule
 from ..requests import read_chat, read_responses
 from ..telemetry import CallRecord, names
 from ..telemetry.record import Outcome
 from ..telemetry.spans import decision_attributes
+from ..verdict import judge
 from .spans import RecordedSpan
 
 __all__ = ["decide_offline", "settings_with"]
@@ -53,12 +58,14 @@ def decide_offline(body: Any, knobs: settings.Settings, role: str | None) -> tup
         The decision as it would stand on a span, and the ``kv_transfer_params`` that the request would carry.
 
     Raises:
-        ValueError: it is the body of neither.
+        ValueError: it is the body of neither, or the learned rule's file cannot be used.
     """
     if not isinstance(body, Mapping) or not ("messages" in body or "input" in body):
         raise ValueError("no request body: neither chat completions' 'messages' nor Responses' 'input' is in it")
     text = (read_chat if "messages" in body else read_responses)(body)
-    decision = knobs.policy.judge(text, role)
+    learned = _learned(knobs) if knobs.rule == AdaptiveRule.rule or knobs.shadow else None
+    verdict = judge(text, body, CallContext(role=role), policy=None, knobs=knobs, learned=learned)
+    decision = verdict.decision
     given = body.get(hint.FIELD)
     callers = hint.is_callers(given)
     outcome: Outcome = "disabled" if not decision.enabled else "caller" if callers else "observed" if knobs.mode == "observe" else "applied"
@@ -73,11 +80,29 @@ def decide_offline(body: Any, knobs: settings.Settings, role: str | None) -> tup
         address="",
         port=0,
         agent=None,
+        why=verdict.why,
+        shadow=verdict.shadow,
+        keep_tokens=verdict.keep_tokens if outcome == "applied" else 0,
     )
     attributes = decision_attributes(record)
     if record.model:
         attributes[names.REQUEST_MODEL] = record.model
     sent = dict(given) if isinstance(given, Mapping) else {}
     if outcome == "applied":
-        sent |= hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys)
+        sent |= hint.hint_params(
+            skip=decision.skip_save, keys=knobs.hint_keys, keep_tokens=verdict.keep_tokens, stats=knobs.cached_token_stats
+        )
     return RecordedSpan(_NO_ID * 32, _NO_ID * 16, f"chat {record.model}".rstrip(), attributes=attributes, known_role=role), sent
+
+
+def _learned(knobs: settings.Settings) -> AdaptiveRule:
+    """The learned rule as its file has it, which is left alone; without one, a rule that knows nothing."""
+    rule = AdaptiveRule(chars_per_token=knobs.chars_per_token)
+    if knobs.state_file is not None:
+        try:
+            rule.restore(json.loads(Path(knobs.state_file).read_bytes()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{settings.env_name('state_file')}: cannot use {knobs.state_file}: {error}") from error
+    return rule

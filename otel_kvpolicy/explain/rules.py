@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ..policy import KVCacheLayeringPolicy
+from ..policy.adaptive import AdaptiveRule
 from ..settings import env_name
 from ..telemetry import names
-from .changes import Change, changes
+from .changes import Change, changes, learned_changes
 from .spans import RecordedSpan, rejudged
 
 __all__ = ["RULES", "Fact", "Measure", "Reading", "read"]
@@ -107,7 +109,20 @@ def _read_unknown(span: RecordedSpan) -> Reading:
     return Reading(_measures(span))
 
 
-RULES: Final[dict[str, Callable[[RecordedSpan], Reading]]] = {"thresholds": _read_thresholds}
+def _read_adaptive(span: RecordedSpan) -> Reading:
+    reuse, doubt, theta = (span.number(name) for name in (names.ADAPTIVE_REUSE, names.ADAPTIVE_DOUBT, names.ADAPTIVE_THETA))
+    moves = ("What the rule has learned moves on: a call like this may be decided otherwise now.",)
+    if reuse is None or doubt is None or theta is None or span.text(names.HINT_OUTCOME) == "caller":
+        return Reading(caveats=moves)
+    if "shared_prefix_lost" in span.texts(names.REASONS):
+        return Reading(caveats=moves)  # stored for its prefix, whatever its class
+    return Reading(changes=tuple(learned_changes(reuse, doubt, theta, stores=bool(span.flag(names.CACHE_WORTHY)))), caveats=moves)
+
+
+RULES: Final[dict[str, Callable[[RecordedSpan], Reading]]] = {
+    KVCacheLayeringPolicy.rule: _read_thresholds,
+    AdaptiveRule.rule: _read_adaptive,
+}
 """By the rule's name. For a rule that is not named here the thresholds and all that it recorded are told, without changes."""
 
 _MEANING: Final = {attribute.name: attribute.meaning for attribute in names.ATTRIBUTES}

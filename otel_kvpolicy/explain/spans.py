@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from ..policy import SIGNALS, CallText, KVCacheDecision, KVCacheLayeringPolicy
+from ..policy.adaptive import reason_of
 from ..telemetry import names
 
 __all__ = [
@@ -172,6 +173,9 @@ class RecordedSpan:
             signals=self.signals,
             enabled=enabled,
         )
+        numbers = [self.number(name) for name in (names.ADAPTIVE_REUSE, names.ADAPTIVE_DOUBT, names.ADAPTIVE_THETA)]
+        if None not in numbers and len(codes) == 1:
+            return decision.model_copy(update={"reasons": [reason_of(codes[0], *numbers)]})  # type: ignore[arg-type]
         again = rejudged(self)
         return decision if again is None or again.reason_codes != codes else decision.model_copy(update={"reasons": again.reasons})
 

@@ -23,9 +23,9 @@ from ..requests import Answer, reader_of
 from ..targets import Origin, RejectedOrigins
 from ..telemetry import CallRecord, Instruments, spans
 from ..telemetry.decision_log import decision_log, entry_of
+from ..verdict import Lesson, Verdict, judge
 from .faults import Faults
 from .rejection import names_the_hint
-from .verdict import Lesson, Verdict, judge
 
 __all__ = ["ChatCall", "DecisionHook", "Runtime"]
 
@@ -79,7 +79,7 @@ class Runtime:
             known = call_context()
             seam = "decide"
             learned = learner(knobs, self.faults.caught)
-            verdict = judge(reader(body), body, known, policy=self.policy, knobs=knobs, learner=learned)
+            verdict = judge(reader(body), body, known, policy=self.policy, knobs=knobs, learned=learned.rule if learned else None)
             seconds = time.perf_counter() - started
             seam = "hint"
             origin = _origin(client, options)

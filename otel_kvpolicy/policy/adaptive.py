@@ -34,7 +34,7 @@ from .reuse_table import MAX_CLASSES, CallClass, ReuseTable, Tally, class_of
 from .signals import CallText, estimate
 from .thresholds import DEFAULT_CHARS_PER_TOKEN
 
-__all__ = ["DEFAULT_CHUNK_TOKENS", "DEFAULT_FLOOR", "DEFAULT_MAX_CALLS", "AdaptiveCall", "AdaptiveRule", "Why"]
+__all__ = ["DEFAULT_CHUNK_TOKENS", "DEFAULT_FLOOR", "DEFAULT_MAX_CALLS", "AdaptiveCall", "AdaptiveRule", "Why", "reason_of"]
 
 DEFAULT_FLOOR: Final = 0.005
 DEFAULT_MAX_CALLS: Final = 4096
@@ -70,6 +70,12 @@ _MAX_RESTORES: Final = 3
 Code = Literal["reuse_expected", "reuse_unlikely", "shared_prefix_lost"]
 
 
+def reason_of(code: str, reuse: float, doubt: float, theta: float) -> str:
+    """A reason code with its numbers: P(reuse) and what was added for doubt, against theta."""
+    sign = {"reuse_unlikely": "<", "reuse_expected": ">="}.get(code, "|")
+    return f"{code}({reuse + doubt:.3f}{sign}{theta:.3f})"
+
+
 class Why(NamedTuple):
     """What a verdict rests on.
 
@@ -98,8 +104,7 @@ class Why(NamedTuple):
     @property
     def reason(self) -> str:
         """The reason as it stands in a decision, with its numbers."""
-        sign = "<" if self.code == "reuse_unlikely" else ">=" if self.code == "reuse_expected" else "|"
-        return f"{self.code}({self.reuse + self.doubt:.3f}{sign}{self.theta:.3f})"
+        return reason_of(self.code, round(self.reuse, 4), round(self.doubt, 4), round(self.theta, 4))
 
     @property
     def sentence(self) -> str:

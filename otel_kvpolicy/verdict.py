@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..context import CallContext
-from ..learning import Learner
-from ..policy import CallText, KVCacheDecision, KVCacheLayeringPolicy
-from ..policy.adaptive import AdaptiveCall, AdaptiveRule, Why
-from ..policy.chain import chain_of
-from ..policy.signals import content_chars
-from ..requests import Answer
-from ..requests.parts import parts_of
-from ..settings import Settings
-from ..telemetry.record import CallRecord, Shadow, by_learning, by_thresholds
+from .context import CallContext
+from .policy import CallText, KVCacheDecision, KVCacheLayeringPolicy
+from .policy.adaptive import AdaptiveCall, AdaptiveRule, Why
+from .policy.chain import chain_of
+from .policy.signals import content_chars
+from .requests import Answer
+from .requests.parts import parts_of
+from .settings import Settings
+from .telemetry.record import CallRecord, Shadow, by_learning, by_thresholds
 
 __all__ = ["Lesson", "Verdict", "judge"]
 
@@ -62,7 +61,7 @@ def judge(
     *,
     policy: KVCacheLayeringPolicy | None,
     knobs: Settings,
-    learner: Learner | None,
+    learned: AdaptiveRule | None,
 ) -> Verdict:
     """Decides for a call.
 
@@ -72,20 +71,19 @@ def judge(
         known: what the caller says of it.
         policy: a rule given in code, which is then in force; ``None`` for that of the settings.
         knobs: settings in force.
-        learner: of this process, where anybody asks for the learned rule.
+        learned: the learned rule, where anybody asks for it.
     """
     fixed = policy or knobs.policy
     if known.rag_context is not None:
         text = _set_apart(text, content_chars(known.rag_context))
-    if learner is None or not fixed.enabled:
+    if learned is None or not fixed.enabled:
         return Verdict(_by_policy(fixed, text, body, known))
-    rule = learner.rule
-    learned, call = rule.decide(text, known.agent_name or known.role, chain_of(body, rule.key))
-    lesson = Lesson(rule, call)
+    decision, call = learned.decide(text, known.agent_name or known.role, chain_of(body, learned.key))
+    lesson = Lesson(learned, call)
     if policy is None and knobs.rule == AdaptiveRule.rule:
         shadow = _of_fixed(fixed, text, body, known) if knobs.shadow else None
-        return Verdict(learned, call.why, shadow, _keep(learned, call, knobs), lesson)
-    shadow = Shadow(learned.skip_save, by_learning(call.why)) if knobs.shadow else None
+        return Verdict(decision, call.why, shadow, _keep(decision, call, knobs), lesson)
+    shadow = Shadow(decision.skip_save, by_learning(call.why)) if knobs.shadow else None
     return Verdict(_by_policy(fixed, text, body, known), shadow=shadow, lesson=lesson)
 
 
