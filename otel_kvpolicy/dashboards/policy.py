@@ -8,11 +8,12 @@ from ..telemetry import names
 from .common import AGENT, ALERTS, MODEL, SERVICE, TO_REJECTED, TO_SKIPPED, TO_TRACES, UID_POLICY
 from .panels import JSON, Panel, Query, Row, Threshold, dashboard, heatmap, stat, table, text, timeseries
 from .queries import DASHBOARD as ALL
-from .queries import SKIPPED, equals, label
+from .queries import SHADOW_SKIPPED, SHADOWED, SKIPPED, equals, label
 
 __all__ = ["build"]
 
 IDLE: Final = "no calls"
+NO_SHADOW: Final = "KV_CACHE_SHADOW is off"
 _RANGE: Final = "$__range"
 _DECISION: Final = label(names.DECISION)
 _OUTCOME: Final = label(names.HINT_OUTCOME)
@@ -29,6 +30,7 @@ def build() -> JSON:
             Row("Now", _now()),
             Row("Decisions", _decisions()),
             Row("Who decides what", _who()),
+            Row("The rule in force, and the other", _rules()),
             Row("Cost and faults", _cost()),
         ],
         [SERVICE, MODEL, AGENT],
@@ -219,6 +221,36 @@ def _who() -> list[Panel]:
             IDLE,
             width=24,
             links=[TO_TRACES],
+        ),
+    ]
+
+
+def _rules() -> list[Panel]:
+    in_force, other = label(names.DECISION), label(names.SHADOW_DECISION)
+    return [
+        timeseries(
+            "Skip ratio of both rules",
+            "Share of prompt tokens skipped by the rule in force, and by the other one, which only watches (KV_CACHE_SHADOW=true).",
+            "percentunit",
+            [
+                Query(ALL.share(names.PROMPT_TOKENS, SKIPPED, of=(SHADOWED,)), "in force"),
+                Query(ALL.share(names.PROMPT_TOKENS, SHADOW_SKIPPED, of=(SHADOWED,)), "in the shadow"),
+            ],
+            NO_SHADOW,
+            high=1,
+        ),
+        timeseries(
+            "Where they differ",
+            "Prompt tokens per second, by what the rule in force says and what the other one says.",
+            "short",
+            [
+                Query(
+                    ALL.rate(names.PROMPT_TOKENS, SHADOWED, by=(in_force, other)),
+                    f"in force {{{{{in_force}}}}}, shadow {{{{{other}}}}}",
+                )
+            ],
+            NO_SHADOW,
+            stack=True,
         ),
     ]
 

@@ -16,7 +16,7 @@ from ..telemetry.names import Metric
 from . import servers
 from .servers import Series
 
-__all__ = ["DASHBOARD", "RULES", "SENT", "Scope", "label"]
+__all__ = ["DASHBOARD", "RULES", "SENT", "SHADOWED", "SHADOW_SKIPPED", "SKIPPED", "Scope", "equals", "label"]
 
 SENT: Final = "applied|caller"
 """Hint outcomes with which the server has been told."""
@@ -38,6 +38,8 @@ def matches(attribute: str, pattern: str) -> str:
 
 
 SKIPPED: Final = equals(names.DECISION, names.SKIP)
+SHADOWED: Final = f'{label(names.SHADOW_DECISION)}!=""'
+SHADOW_SKIPPED: Final = equals(names.SHADOW_DECISION, names.SKIP)
 SKIP_SENT: Final = (SKIPPED, matches(names.HINT_OUTCOME, SENT))
 TO_OWN_SERVERS: Final = f'{label(names.HINT_OUTCOME)}!="excluded_target"'
 """Calls to hosted vendors never reach the cache whose hits are compared."""

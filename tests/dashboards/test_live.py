@@ -134,7 +134,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         mp = stack.enter_context(StandIn(l1_bytes=12 * CHUNK_MIB * MIB, l2_bytes=40 * CHUNK_MIB * MIB, gpu_tokens=1024))
         in_process = stack.enter_context(StandIn(mode="in_process", gpu_tokens=1024))
         vendor = stack.enter_context(StandIn(strict="openai"))
-        app = stack.enter_context(App())
+        app = stack.enter_context(App(KV_CACHE_SHADOW="true"))
         pages = stack.enter_context(Pages())
         node = stack.enter_context(node_exporter())
         living = saved()
