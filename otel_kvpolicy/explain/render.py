@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
@@ -71,7 +71,7 @@ def show(console: Console, explanation: Explanation) -> None:
     if reading.measures:
         _grid(console, [(measure.name, Text(measure.text, "green" if measure.met else "")) for measure in reading.measures], "signals")
     if reading.facts:
-        rows = [(fact.name.removeprefix("kvpolicy."), f"{fact.value}  {fact.meaning}".rstrip()) for fact in reading.facts]
+        rows = [(fact.name.removeprefix("kvpolicy."), f"{_short(fact.value)}  {fact.meaning}".rstrip()) for fact in reading.facts]
         _grid(console, rows, "also recorded")
     _list(console, *_changes(explanation))
     _list(console, "afterwards", explanation.afterwards)
@@ -145,6 +145,10 @@ def _when(when: datetime | None) -> str:
         return "-"
     today = when.date() == datetime.now(timezone.utc).date()
     return when.strftime("%H:%M:%S" if today else "%b %d")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: int | None) -> str:

@@ -131,15 +131,15 @@ def _of_thresholds(policy: KVCacheLayeringPolicy) -> dict[str, Any]:
 def _of_learning(why: Why) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         names.ADAPTIVE_CLASS: str(why.group),
-        names.ADAPTIVE_REUSE: round(why.reuse, 4),
-        names.ADAPTIVE_DOUBT: round(why.doubt, 4),
-        names.ADAPTIVE_THETA: round(why.theta, 4),
-        names.ADAPTIVE_CALLS: round(why.calls, 1),
+        names.ADAPTIVE_REUSE: why.reuse,
+        names.ADAPTIVE_DOUBT: why.doubt,
+        names.ADAPTIVE_THETA: why.theta,
+        names.ADAPTIVE_CALLS: why.calls,
     }
     if why.survival is not None:
-        attributes[names.ADAPTIVE_SURVIVAL] = round(why.survival, 4)
+        attributes[names.ADAPTIVE_SURVIVAL] = why.survival
     if why.keeps_seconds is not None:
-        attributes[names.ADAPTIVE_LIFETIME] = round(why.keeps_seconds, 1)
+        attributes[names.ADAPTIVE_LIFETIME] = why.keeps_seconds
     return attributes
 
 

@@ -56,7 +56,7 @@ def test_in_force_it_decides_by_what_comes_back(server: StandIn, instrumented: T
     assert (told["kvpolicy.decision"], told["kvpolicy.rule"], told["kvpolicy.reasons"]) == ("skip", "adaptive", ("reuse_unlikely",))
     assert told["kvpolicy.adaptive.class"].startswith("batch, no turns, 1k-2k tokens")
     assert told["kvpolicy.adaptive.reuse"] + told["kvpolicy.adaptive.doubt"] < told["kvpolicy.adaptive.theta"]
-    assert told["kvpolicy.score"] == told["kvpolicy.adaptive.reuse"]
+    assert told["kvpolicy.score"] == round(told["kvpolicy.adaptive.reuse"], 4)
     assert "It would be stored if its class came back more often" in told["kvpolicy.explanation"]
     assert not [name for name in told if name.startswith("kvpolicy.thresholds.")]
     call(server, [said("system", "short"), *question()], "chat")

@@ -1,0 +1,190 @@
+"""The same mixed traffic under always, thresholds and adaptive, on servers that are running: what their own counters say, beside replay.
+
+    python tools/live_proof.py --base-url http://gb10:8000/v1 --lmcache-url http://gb10:8080
+
+Conversations of one agent come back every few seconds; long questions of another never do. Each rule gets the same calls at the same
+times, under system prompts of its own, so that no run finds what another has left. To see what LMCache makes of it, vLLM's own prefix cache
+should be off (``--no-enable-prefix-caching``) and LMCache without L2; its L1 must be too small for everything.
+"""
+
+# ruff: noqa: S311 - traffic, not secrets
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import httpx2
+from openai import AsyncOpenAI
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+
+from otel_kvpolicy import KVPolicyInstrumentor, configure, kv_context, learning
+from otel_kvpolicy.replay.engine import Tiers
+from otel_kvpolicy.replay.readers import load
+from otel_kvpolicy.replay.rules import parse_rule
+
+CHUNK = 256
+WORDS = ("every", "request", "carries", "a", "hint", "and", "every", "decision", "leaves", "a", "trace")
+SETTINGS: dict[str, dict[str, Any]] = {
+    "always": {"mode": "observe"},  # nothing is sent, so that everything is stored
+    "thresholds": {},
+    "adaptive": {"rule": "adaptive"},
+}
+COUNTERS = ("lmcache_mp_lookup_hit_tokens_total", "lmcache_mp_l1_write_chunks_total")
+
+
+class Planned(NamedTuple):
+    """A call: when, whose, what it says, and after how many replies."""
+
+    at: float
+    agent: str
+    talk: str
+    messages: list[dict[str, Any]]
+    turns: int
+
+
+def words(draw: random.Random, count: int) -> str:
+    """Text that no other call has; about a token a word for a tokenizer that was trained on these words."""
+    return " ".join(draw.choice(WORDS) for _ in range(count))
+
+
+def plan(seed: int, seconds: float, talks: int, gap: float, once: float) -> list[Planned]:
+    """The traffic: ``talks`` conversations at a time, ``once`` questions a second that never come back."""
+    draw = random.Random(seed)
+    system = {"role": "system", "content": words(draw, 300)}
+    calls = []
+    for lane in range(talks):
+        at, number = draw.uniform(0, gap), 0
+        while at < seconds:
+            number += 1
+            messages = [system, {"role": "user", "content": words(draw, 600)}]
+            for turns in range(6):
+                calls.append(Planned(at, "chat", f"{lane}/{number}", list(messages), turns))
+                messages += [{"role": "assistant", "content": words(draw, 60)}, {"role": "user", "content": words(draw, 200)}]
+                at += draw.uniform(0.6, 1.4) * gap
+    at = 0.0
+    while at < seconds:
+        at += draw.expovariate(once)
+        calls.append(Planned(at, "extract", f"once {at}", [{"role": "user", "content": words(draw, 2600)}], 0))
+    return sorted((call for call in calls if call.at < seconds), key=lambda call: call.at)
+
+
+def chunk_id(call: Planned, at: int) -> int:
+    """Conversations share the first chunk, which the system prompt fills."""
+    return hash((call.agent if call.agent == "chat" and not at else call.talk, at)) & 0xFFFFFFFFFF
+
+
+def counters(lmcache_url: str) -> dict[str, float]:
+    """LMCache's own counts."""
+    page = httpx2.get(f"{lmcache_url}/metrics", timeout=10, trust_env=False).raise_for_status().text
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    return {name: sum(sample.value for sample in samples if sample.name == name) for name in COUNTERS}
+
+
+async def run(calls: list[Planned], base_url: str, model: str, nonce: str) -> list[dict[str, Any]]:
+    """Makes the calls at their times; a line of a Mooncake trace for each."""
+    lines: list[dict[str, Any]] = []
+    started = time.monotonic()
+    slots = asyncio.Semaphore(8)
+
+    async def one(client: AsyncOpenAI, call: Planned) -> None:
+        await asyncio.sleep(max(0.0, started + call.at - time.monotonic()))
+        head = {**call.messages[0], "content": f"{nonce} {call.messages[0]['content']}"}
+        async with slots:
+            now = time.monotonic() - started
+            with kv_context(agent_name=call.agent):
+                answer = await client.chat.completions.create(
+                    model=model,
+                    messages=[head, *call.messages[1:]],  # type: ignore[list-item]
+                    max_tokens=1,
+                )
+        assert answer.usage is not None
+        details = answer.usage.prompt_tokens_details
+        lines.append(
+            {
+                "timestamp": int(now * 1000),
+                "input_length": answer.usage.prompt_tokens,
+                "output_length": 1,
+                "hash_ids": [chunk_id(call, at) for at in range(-(-answer.usage.prompt_tokens // CHUNK))],
+                "turns": call.turns,
+                "class": call.agent,
+                "block_size": CHUNK,
+                "cached": (details.cached_tokens or 0) if details else 0,
+            }
+        )
+
+    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=120) as client:
+        await asyncio.gather(*(one(client, call) for call in calls))
+    return sorted(lines, key=lambda line: line["timestamp"])
+
+
+def replayed(lines: list[dict[str, Any]], rule: str, chunks: int) -> tuple[float, int]:
+    """What replay says of the calls as they were made: hit rate and chunks written."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "trace.jsonl")
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        trace = load([path]).trace
+        outcome = parse_rule(rule).runner(trace)(Tiers(chunks))
+    return outcome.hit_rate, outcome.written
+
+
+def halves(lines: list[dict[str, Any]], seconds: float) -> Iterator[float]:
+    """Share of the prompt tokens that came from a cache, in the first half and in the second."""
+    for half in (False, True):
+        part = [line for line in lines if (line["timestamp"] >= seconds * 500) is half]
+        yield sum(line["cached"] for line in part) / max(1, sum(line["input_length"] for line in part))
+
+
+def main() -> None:
+    """Runs the rules one after the other and prints what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base-url", required=True)
+    parser.add_argument("--lmcache-url", required=True)
+    parser.add_argument("--chunks", type=int, required=True, help="chunks that L1 holds before it evicts, for replay")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--talks", type=int, default=8, help="conversations at a time")
+    parser.add_argument("--gap", type=float, default=8, help="seconds between the calls of one")
+    parser.add_argument("--once", type=float, default=1.5, help="calls a second that never come back")
+    parser.add_argument("--rules", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--out", type=Path, help="folder for the calls as they were made, as traces for `otel-kvpolicy replay`")
+    asked = parser.parse_args()
+    models = httpx2.get(f"{asked.base_url}/models", timeout=10, trust_env=False).raise_for_status().json()
+    calls = plan(1, asked.seconds, asked.talks, asked.gap, asked.once)
+    skipped: Counter[bool] = Counter()
+    KVPolicyInstrumentor().instrument(decision_hook=lambda _, decision, __: skipped.update([decision.skip_save]))
+    table = Table("rule", "calls", "hit rate", "replay says", "1st half", "2nd half", "chunks written", "replay says", "skipped")
+    for rule in asked.rules:
+        learning.forget()
+        skipped.clear()
+        configure(rule=None, mode=None)
+        configure(**SETTINGS[rule])
+        before = counters(asked.lmcache_url)
+        lines = asyncio.run(run(calls, asked.base_url, models["data"][0]["id"], f"{rule} {time.time_ns()}"))
+        time.sleep(2)  # stores are counted in the background
+        after = counters(asked.lmcache_url)
+        hit, written = (after[name] - before[name] for name in COUNTERS)
+        told = replayed(lines, rule, asked.chunks)
+        first, second = halves(lines, asked.seconds)
+        total = sum(line["input_length"] for line in lines)
+        table.add_row(
+            rule, str(len(lines)), f"{hit / total:.1%}", f"{told[0]:.1%}", f"{first:.1%}", f"{second:.1%}", f"{written:.0f}", f"{told[1]}",
+            f"{skipped[True] / skipped.total():.0%}" if rule != "always" else "0%",
+        )  # fmt: skip
+        if asked.out:
+            asked.out.mkdir(parents=True, exist_ok=True)
+            (asked.out / f"{rule}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
