@@ -24,7 +24,7 @@ _CHUNKS: Final = 3
 _MEASURED_WORDS: Final = 60
 _RESERVED_TOKENS: Final = 64
 _POLL_SECONDS: Final = 0.05
-_STORE_SECONDS: Final = 3.0
+_STORE_SETTLES: Final = 10
 _STORE_TRIES: Final = 3
 
 
@@ -189,7 +189,7 @@ class Bench:
         if before is None:
             time.sleep(self._plan.settle)
             return None
-        end = time.monotonic() + max(10 * self._plan.settle, _STORE_SECONDS) + 2 * self._plan.refresh
+        end = time.monotonic() + _STORE_SETTLES * self._plan.settle + 2 * self._plan.refresh
         moved = self._moved(before)
         while moved is not None and moved < chunks and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)

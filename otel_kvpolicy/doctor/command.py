@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, closing
 from typing import Final
-from urllib.parse import urlsplit
 
 import click
+import httpx2
 from rich.console import Console
 
 from .advice import advice
@@ -27,10 +27,10 @@ def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
     if value is None:
         return None
     try:
-        parts = urlsplit(value)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = None
+        url = httpx2.URL(value)
+        usable = url.scheme in {"http", "https"} and url.host and (url.port is None or 0 < url.port < 1 << 16)
+    except (ValueError, httpx2.InvalidURL):
+        usable = False
     if not usable:
         raise click.BadParameter(f"{value!r} is no http or https URL", ctx, param)
     return value.rstrip("/")

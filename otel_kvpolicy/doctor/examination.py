@@ -198,7 +198,9 @@ def _round(bench: Bench) -> list[Trial]:
     random.shuffle(others)
     trials += [bench.trial(arm) for arm in others]
     idle = bench.control(trials[0].chunks)
-    return [*(bench.again(trial) for trial in trials), idle]
+    if trials[0].attributed:  # where not even what was to be stored is seen, there is nothing to ask after
+        trials = [bench.again(trial) for trial in trials]
+    return [*trials, idle]
 
 
 def _asked_connector(found: Examination, before: Page | None, vllm: Http) -> bool | None:

@@ -24,6 +24,9 @@ class RefusedError(Exception):
 class Http:
     """Requests to one server.
 
+    Attributes:
+        name: its URL as it is shown, without a password that may stand in it.
+
     Args:
         base: its URL without a path.
         api_key: bearer token, where one is needed.
@@ -32,7 +35,8 @@ class Http:
     """
 
     def __init__(self, base: str, api_key: str | None, timeout: float, *, key_hint: str) -> None:
-        self.base = base.rstrip("/")
+        self._base = base.rstrip("/")
+        self.name = str(httpx2.URL(self._base).copy_with(username=None, password=None)).rstrip("/")
         self._key = f"another API key: {key_hint}" if api_key else f"an API key: {key_hint}"
         self._timeout = timeout
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
@@ -44,11 +48,11 @@ class Http:
 
     def _send(self, method: str, path: str, body: Any = None) -> httpx2.Response:
         try:
-            return self._client.request(method, self.base + path, json=body)
+            return self._client.request(method, self._base + path, json=body)
         except httpx2.TimeoutException:
-            raise ServerError(f"{self.base}{path} did not answer within {self._timeout:g} s (--timeout)") from None
+            raise ServerError(f"{self.name}{path} did not answer within {self._timeout:g} s (--timeout)") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ServerError(f"cannot reach {self.base}: {str(error) or type(error).__name__}") from None
+            raise ServerError(f"cannot reach {self.name}: {str(error) or type(error).__name__}") from None
 
     def get(self, path: str) -> Any:
         """The parsed answer; None where the server has no such page.
@@ -87,18 +91,18 @@ class Http:
         if response.status_code in {400, 422}:
             raise RefusedError(f"{response.status_code} {_line(response.text, 160)}")
         if response.status_code != 200:
-            raise ServerError(f"{self.base}/v1/chat/completions answered {response.status_code}: {_line(response.text, 120)}")
+            raise ServerError(f"{self.name}/v1/chat/completions answered {response.status_code}: {_line(response.text, 120)}")
         try:
             answer = json.loads(response.content)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise ServerError(f"{self.base}/v1/chat/completions answered no JSON object")
+            raise ServerError(f"{self.name}/v1/chat/completions answered no JSON object")
         return answer
 
     def _check_key(self, response: httpx2.Response) -> None:
         if response.status_code in {401, 403}:
-            raise ServerError(f"{self.base} answers {response.status_code} and asks for {self._key}")
+            raise ServerError(f"{self.name} answers {response.status_code} and asks for {self._key}")
 
 
 def _line(text: str, limit: int) -> str:

@@ -95,10 +95,10 @@ def read_vllm(http: Http, model: str | None) -> VLLMFacts:
     listed = http.get("/v1/models")
     models = [entry for entry in _mapping(listed).get("data") or () if isinstance(entry, Mapping) and entry.get("id")]
     if not models:
-        raise ServerError(f"{http.base}/v1/models lists no model: is this an OpenAI-compatible server?")
+        raise ServerError(f"{http.name}/v1/models lists no model: is this an OpenAI-compatible server?")
     chosen = next((entry for entry in models if model in {None, entry["id"]}), None)
     if chosen is None:
-        raise ServerError(f"{http.base} serves no model {model!r}; there are {', '.join(str(entry['id']) for entry in models)}")
+        raise ServerError(f"{http.name} serves no model {model!r}; there are {', '.join(str(entry['id']) for entry in models)}")
     version = _mapping(http.get("/version")).get("version")
     return VLLMFacts(version if isinstance(version, str) else None, str(chosen["id"]), _int(chosen.get("max_model_len")), http.page())
 
@@ -113,7 +113,7 @@ def read_lmcache(http: Http) -> LMCacheFacts:
     version = http.get("/version")
     page = http.page()
     if "chunk_size" not in status and not (page and any(name.startswith("lmcache_mp") for name in page.totals)):
-        raise ServerError(f"{http.base} answers, but neither /status nor /metrics is of LMCache's multi-process server")
+        raise ServerError(f"{http.name} answers, but neither /status nor /metrics is of LMCache's multi-process server")
     manager = _mapping(status.get("storage_manager"))
     tiers = [_mapping(tier) for tier in _mapping(manager.get("l1_managers")).values()] or [_mapping(manager.get("l1_manager"))]
     adapters = [_mapping(adapter) for adapter in manager.get("l2_adapters") or ()]
