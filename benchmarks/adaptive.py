@@ -39,7 +39,8 @@ def run(*, rounds: int = 25) -> list[dict[str, Any]]:
             def adaptive(fresh: Any = fresh, rule: AdaptiveRule = rule) -> None:
                 wire = fresh()
                 settings.current()
-                rule.decide(read(wire), None, chain_of(wire, rule.key))
+                text = read(wire)
+                rule.decide(text, None, chain_of(wire, rule.key, text))
 
             calls = max(5, CALLS // messages)
             samples = interleave(

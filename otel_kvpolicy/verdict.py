@@ -74,11 +74,12 @@ def judge(
         learned: the learned rule, where anybody asks for it.
     """
     fixed = policy or knobs.policy
+    outlined = text
     if known.rag_context is not None:
         text = _set_apart(text, content_chars(known.rag_context))
     if learned is None or not fixed.enabled:
         return Verdict(_by_policy(fixed, text, body, known))
-    decision, call = learned.decide(text, known.agent_name or known.role, chain_of(body, learned.key))
+    decision, call = learned.decide(text, known.agent_name or known.role, chain_of(body, learned.key, outlined))
     lesson = Lesson(learned, call)
     if policy is None and knobs.rule == AdaptiveRule.rule:
         shadow = _of_fixed(fixed, text, body, known) if knobs.shadow else None

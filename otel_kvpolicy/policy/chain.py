@@ -7,11 +7,10 @@ stored or sent, and give no text away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from .signals import content_chars
+from .signals import CallText, Outlined, content_chars
 
 __all__ = ["EMPTY_CHAIN", "Chain", "chain_of"]
 
@@ -45,7 +44,7 @@ EMPTY_CHAIN: Final = Chain((), ())
 """Of a call without messages: nothing is known or learnt of it."""
 
 
-def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
+def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Chain:
     """The boundaries of a chat completion or Responses request: the end of the system prompt, the ends of earlier calls, and the end.
 
     O(messages), and constant in their length once their strings have been hashed. At most six boundaries.
@@ -53,21 +52,25 @@ def chain_of(body: Mapping[Any, Any], key: int) -> Chain:
     Args:
         body: the request as it goes out.
         key: secret of the process, such as ``secrets.randbits(64)``; the same for all calls that are to recognise each other.
+        text: what was counted of ``body``, where it was: what it knows of the messages is not worked out again.
     """
     messages = body.get("messages") or body.get("input")
     if isinstance(messages, str):
         messages = [messages]
     if not isinstance(messages, (list, tuple)) or not messages:
         return EMPTY_CHAIN
+    roles, sizes = (text.roles, text.sizes) if type(text) is Outlined and len(text.roles) == len(messages) else (None, None)
     try:
-        roles = [message["role"] for message in messages]
+        if roles is None:
+            roles = [message["role"] for message in messages]
         texts = [message["content"] for message in messages]
         if "tool" in roles:
             texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
-        return _boundaries(roles, texts, map(len, texts), _seed(body, key))
+        return _boundaries(roles, texts, sizes or list(map(len, texts)), _seed(body, key))
     except (KeyError, TypeError):  # content in parts, Responses items, objects
-        roles = [_digest(_field(message, "role")) or _kind(message) for message in messages]
-        return _boundaries(roles, [_text(message) for message in messages], map(_chars, messages), _seed(body, key))
+        if roles is None or None in roles:
+            roles = [_digest(_field(message, "role")) or _kind(message) for message in messages]
+        return _boundaries(roles, [_text(message) for message in messages], sizes or list(map(_chars, messages)), _seed(body, key))
 
 
 def _seed(body: Mapping[Any, Any], key: int) -> int:
@@ -83,14 +86,13 @@ def _seed(body: Mapping[Any, Any], key: int) -> int:
     return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), names))
 
 
-def _boundaries(roles: list[Any], texts: list[Any], sizes: Iterable[int], seed: int) -> Chain:
+def _boundaries(roles: Sequence[Any], texts: Sequence[Any], sizes: Sequence[int], seed: int) -> Chain:
     """Hashes are chained over stretches of fixed length, so that each text is read once, whichever boundaries there are."""
     head = 0
     while head < len(roles) and roles[head] in _HEAD_ROLES:
         head += 1
     ends, parent = _ends(roles, head)
     state = hash((seed, *roles[:head]))
-    upcoming = iter(sizes)
     hashes, chars = [], []
     done = before = total = 0
     for end in ends:
@@ -98,13 +100,13 @@ def _boundaries(roles: list[Any], texts: list[Any], sizes: Iterable[int], seed: 
             state = hash((state, *texts[done : done + _STRETCH]))
             done += _STRETCH
         hashes.append(hash((state, *texts[done:end])))
-        total += sum(islice(upcoming, end - before))
+        total += sum(sizes[before:end])
         chars.append(total)
         before = end
     return Chain(hashes, chars, parent)
 
 
-def _ends(roles: list[Any], head: int) -> tuple[list[int], int]:
+def _ends(roles: Sequence[Any], head: int) -> tuple[list[int], int]:
     """Boundaries, and which of them ended the call before this one; -1 for none."""
     replies: list[int] = []  # where runs of the model's own messages begin, from the last
     at = len(roles) - 1
@@ -127,6 +129,12 @@ def _with_calls(message: Any) -> Any:
 
 def _text(message: Any) -> Any:
     """What a message says, the same as where all messages are plain: a later call with a picture in it goes on an earlier one without."""
+    if type(message) is dict and "tool_calls" not in message:  # nearly all
+        content = message.get("content")
+        if type(content) is str:
+            return content
+        if type(content) is list:
+            return tuple([_part(part) for part in content])
     if isinstance(message, str):
         return message
     content = _field(message, "content")
@@ -140,9 +148,8 @@ def _text(message: Any) -> Any:
 def _part(part: Any) -> Any:
     """A part of a content, by its text or the URL of its picture, in the shapes that nearly all have."""
     if type(part) is dict:
-        text = part.get("text")
-        if type(text) is str:
-            return text
+        if "text" in part and type(part["text"]) is str:
+            return part["text"]
         media = part.get("image_url")
         url = media.get("url") if type(media) is dict else media
         if type(url) is str:

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["REPLY_ROLES", "SIGNALS", "CallText", "content_chars", "estimate", "history_text", "json_chars", "message_chars", "speaker"]
+__all__ = [
+    "REPLY_ROLES",
+    "SIGNALS",
+    "CallText",
+    "Outlined",
+    "content_chars",
+    "estimate",
+    "history_text",
+    "json_chars",
+    "message_chars",
+    "speaker",
+]
 
 _MAX_VALUES: Final = 100_000
 """Values visited in one content or one tool list. What is left uncounted beyond it changes no verdict: so much is stored anyway."""
@@ -34,6 +45,18 @@ class CallText(NamedTuple):
     rag_chars: int = 0
     user_chars: int = 0
     history_turns: int = 0
+
+
+class Outlined(CallText):
+    """The same with what it was counted of, so that nobody who needs it counts again.
+
+    Attributes:
+        roles: whose each message is.
+        sizes: characters of each message.
+    """
+
+    roles: Sequence[Any]
+    sizes: Sequence[int]
 
 
 SIGNALS: Final = ("prefix_tokens", "tool_tokens", "history_tokens", "rag_tokens", "user_tokens", "total_tokens", "history_turns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..policy.signals import CallText, call_chars, content_chars, message_chars, speaker
+from ..policy.signals import CallText, Outlined, call_chars, content_chars, message_chars, speaker
 from .tools import tool_chars
 
 __all__ = ["SYSTEM_ROLES", "read_chat"]
@@ -48,4 +48,6 @@ def _divide(roles: list[Any], sizes: list[int], tools: int) -> CallText:
         start += 1
     turns = roles.count(_REPLY)
     end = len(roles) - roles[::-1].index(_REPLY) if turns else start
-    return CallText(sum(sizes[:start]), tools, sum(sizes[start:end]), 0, sum(sizes[end:]), turns)
+    text = Outlined(sum(sizes[:start]), tools, sum(sizes[start:end]), 0, sum(sizes[end:]), turns)
+    text.roles, text.sizes = roles, sizes
+    return text
