@@ -58,9 +58,8 @@ def _main(found: Examination, outcomes: Mapping[str, str]) -> str:
     keys = settings.current().hint_keys
     if found.outcome == "honoured":
         by = [key for key in ("skip_save", "max_offload_tokens") if outcomes.get(key) == "honoured"]
-        return (
-            f"Nothing: it works. What is sent (KV_CACHE_HINT_KEYS={keys}) keeps a prompt from being stored, by {' and '.join(by) or keys}."
-        )
+        works = "It works there" if _failing(found) else "Nothing: it works"
+        return f"{works}. What is sent (KV_CACHE_HINT_KEYS={keys}) keeps a prompt from being stored, by {' and '.join(by) or keys}."
     if found.outcome == "ignored":
         return _why_ignored(found, outcomes, keys)
     if found.outcome == "inconclusive":

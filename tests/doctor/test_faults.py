@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from otel_kvpolicy.standin import StandIn
 
-from .asking import found_at, found_in, notes, outcomes, urls
+from .asking import found_at, found_in, notes, outcomes
 from .relay import Exchange, Relay
 
 PAGE = (Path(__file__).parents[1] / "dashboards" / "pages" / "lmcache_mp_0.5.6_metrics.prom").read_text()
@@ -246,7 +246,7 @@ def test_nothing_is_asked_but_pages_and_chat_and_nothing_is_cleared() -> None:
 
 def test_no_hint_that_ends_a_server_is_ever_sent() -> None:
     with StandIn() as server:
-        found_at(*urls(server))
+        found_in(server)
         caps = [
             request.body["kv_transfer_params"].get("lmcache.max_offload_tokens") for request in server.requests if _hinted(request.body)
         ]
