@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import otel_kvpolicy
 from otel_kvpolicy import KVPolicyInstrumentor, learning, settings
 from otel_kvpolicy.instrumentation import call as call_module
+from otel_kvpolicy.instrumentation import dropped
 from otel_kvpolicy.standin import StandIn
 
 
@@ -43,6 +44,7 @@ class Telemetry:
 
     def spans(self, scope: str | None = None) -> list[ReadableSpan]:
         """Finished spans, of one instrumentation scope where named."""
+        assert dropped.flush(20)
         finished = self.exporter.get_finished_spans()
         return [span for span in finished if scope is None or span.instrumentation_scope.name == scope]
 
@@ -52,6 +54,7 @@ class Telemetry:
         return [span for span in self.spans() if "kvpolicy.decision" in (span.attributes or {})]
 
     def _all_points(self) -> list[tuple[str, Any]]:
+        assert dropped.flush(20)
         data = self.reader.get_metrics_data()
         return [
             (metric.name, point)

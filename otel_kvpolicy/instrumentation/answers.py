@@ -13,6 +13,7 @@ from openai._response import AsyncAPIResponse, BaseAPIResponse
 
 from ..requests import read_answer, read_chunk
 from .call import ChatCall
+from .dropped import being_dropped, end_later, stand_ready
 
 __all__ = ["follow", "observed_parser"]
 
@@ -79,34 +80,44 @@ def _watch_closing(call: ChatCall, response: Any) -> None:
         if not call.pulling:  # else the iterator above sees how the stream ended
             call.finish()
 
-    _after_closing(response, "aclose" if hasattr(response.stream, "aclose") else "close", over)
-    weakref.finalize(response, call.finish)
+    _after_closing(call, response, "aclose" if hasattr(response.stream, "aclose") else "close", over)
+    _after_dropping(call, response)
 
 
-def _after_closing(response: Any, name: str, then: Callable[[], None]) -> None:
+def _after_dropping(call: ChatCall, response: Any) -> None:
+    stand_ready()
+    weakref.finalize(response, end_later, call)
+
+
+def _after_closing(call: ChatCall, response: Any, name: str, then: Callable[[], None]) -> None:
     """Calls ``then`` after the response's own method ``name``, once; the response is then as it was."""
     original = getattr(response, name)
 
-    def done() -> None:
+    def done(dropped: bool) -> None:
         vars(response).pop(name, None)  # the patched method refers to the response: without it, nothing of ours keeps it alive
-        then()
+        if dropped:
+            end_later(call)
+        else:
+            then()
 
     if name == "aclose" or isinstance(response, AsyncAPIResponse):
 
         async def aclose(*args: Any, **kwargs: Any) -> Any:
+            dropped = being_dropped()
             try:
                 return await original(*args, **kwargs)
             finally:
-                done()
+                done(dropped)
 
         setattr(response, name, aclose)
     else:
 
         def close(*args: Any, **kwargs: Any) -> Any:
+            dropped = being_dropped()
             try:
                 return original(*args, **kwargs)
             finally:
-                done()
+                done(dropped)
 
         setattr(response, name, close)
 
@@ -116,12 +127,15 @@ def _watch_response(call: ChatCall, response: BaseAPIResponse[Any]) -> None:
     http_response = response.http_response
 
     def over() -> None:
-        if getattr(http_response, "_content", None) is not None:
-            call.saw(read_answer(_json_of(http_response)))
+        try:
+            if getattr(http_response, "_content", None) is not None:
+                call.saw(read_answer(_json_of(http_response)))
+        except Exception as error:  # noqa: BLE001 - else the caller's with block would raise it
+            call.fault("answer", error)
         call.finish()
 
-    _after_closing(response, "close", over)
-    weakref.finalize(http_response, call.finish)
+    _after_closing(call, response, "close", over)
+    _after_dropping(call, http_response)
 
 
 class _Chunks:

@@ -1,0 +1,105 @@
+"""A dropped stream is found by the garbage collector, wherever that runs: also inside a lock of the SDK's. Nobody waits for it there."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+from otel_kvpolicy import KVPolicyInstrumentor
+from otel_kvpolicy.instrumentation import dropped
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
+
+BODY: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True}
+
+
+class Locked(SpanProcessor):
+    """Ends spans under a lock, as exporters and the SDK's own queues do."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ended: list[str] = []
+
+    def on_end(self, span: Any) -> None:
+        with self.lock:
+            self.ended.append(span.instrumentation_scope.name)
+
+
+def drop(client: OpenAI, how: str) -> None:
+    stream: Any = client.chat.completions.create(**BODY)
+    if how == "unread":
+        return
+    next(stream)
+    if how == "generator":  # of the caller's own, left in the middle
+
+        def chunks() -> Any:
+            with stream:
+                yield from stream
+
+        next(chunks())
+
+
+@pytest.mark.parametrize("how", ["half_read", "unread", "generator"])
+def test_collected_while_a_lock_is_held(server: StandIn, telemetry: Telemetry, how: str) -> None:
+    locked, provider, instrumentor = Locked(), TracerProvider(), KVPolicyInstrumentor()
+    provider.add_span_processor(locked)
+    instrumentor.instrument(tracer_provider=provider, meter_provider=telemetry.meter_provider)
+    try:
+        with OpenAI(base_url=server.base_url, api_key="key") as client:
+            gc.disable()
+            thread = threading.Thread(target=_drop_and_collect, args=(locked, lambda: drop(client, how)), daemon=True)
+            thread.start()
+            thread.join(20)
+            assert not thread.is_alive(), "the collector waits for a lock that its own thread holds"
+            assert telemetry.total("kvpolicy.decisions") == 1
+            assert locked.ended.count("otel_kvpolicy") == 1
+    finally:
+        gc.enable()
+        instrumentor.uninstrument()
+        provider.shutdown()
+
+
+def _drop_and_collect(locked: Locked, make: Callable[[], None]) -> None:
+    make()
+    with locked.lock:
+        gc.collect()
+
+
+def test_what_is_dropped_ends_with_the_process_at_the_latest(server: StandIn) -> None:
+    code = """
+import gc
+from openai import OpenAI
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from otel_kvpolicy import KVPolicyInstrumentor
+provider = TracerProvider(shutdown_on_exit=False)
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+KVPolicyInstrumentor().instrument(tracer_provider=provider)
+client = OpenAI(api_key="key")
+body = dict(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=8, stream=True)
+next(client.chat.completions.create(**body))
+gc.collect()
+kept = client.chat.completions.create(**body)
+"""
+    environment = {**os.environ, "OPENAI_BASE_URL": server.base_url}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.count('"name": "chat stand-in"') == 2, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_a_thread_of_its_own(server: StandIn, instrumented: Telemetry) -> None:
+    dropped.stand_ready()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if dropped._undertaker._thread is None and dropped.flush(0) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
