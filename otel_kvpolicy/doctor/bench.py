@@ -93,6 +93,11 @@ class _Held(NamedTuple):
     salted: int | None
     cached_tokens: int | None
 
+    @property
+    def found(self) -> bool:
+        """Whether LMCache held any of it."""
+        return bool(self.told or self.salted)
+
 
 class Bench:
     """Runs trials against one server.
@@ -118,7 +123,6 @@ class Bench:
         """
         text = _text(self._plan.words)
         before = self.stored_chunks()
-        sent = time.monotonic()
         try:
             answer = self._vllm.chat(_body(self._plan.model, text, ARMS[arm]))
         except RefusedError as refused:
@@ -126,7 +130,7 @@ class Bench:
             return Trial(arm, 0, refused=str(refused))
         chunks = (read_answer(answer).input_tokens or 0) // self._plan.chunk
         if arm == STORE:
-            counted, held = self._until_stored(text, before, chunks, sent)
+            counted, held = self._until_stored(text, before, chunks)
         else:
             counted, held = self._moved_after(before), self._ask(text)
         return Trial(arm, chunks, counted, *held, text=text)
@@ -167,28 +171,34 @@ class Bench:
         now = None if before is None else self.stored_chunks()
         return None if before is None or now is None else now - before
 
-    def _until_stored(self, text: str, before: float | None, chunks: int, sent: float) -> tuple[float | None, _Held]:
+    def _until_stored(self, text: str, before: float | None, chunks: int) -> tuple[float | None, _Held]:
         """Waits until a prompt that is to be stored is, which tells how long that takes here."""
-        held = None
-        if self._plan.refresh:  # LMCache's own word is quicker than counters that are seldom updated
+        counted, held, since = None, _Held(None, None, None), time.monotonic()
+        if before is None or self._plan.refresh:  # LMCache's own word is quicker than counters that are seldom updated
             time.sleep(self._plan.settle)
+            since = time.monotonic()
             held = self._ask(text)
-            self._counts = not (held.told or held.salted)
-        counted = self._until_counted(before, chunks) if self._counts else None
-        held = held if held and (held.told or held.salted) else self._ask(text)
-        for _ in range(_STORE_TRIES):
-            if held.told != 0 and not (held.told is None and held.salted == 0 and self._plan.mode == "in_process"):
+            self._counts = self._counts and not held.found
+        shown = since
+        if before is not None and self._counts:
+            counted = self._until_counted(before, chunks)
+            shown = time.monotonic()
+            held = held if held.found else self._ask(text)
+        for _ in range(_STORE_TRIES if self._may_be_late(held) else 0):
+            time.sleep(self._plan.settle)
+            shown = time.monotonic()
+            held = self._ask(text)
+            if held.found:
                 break
-            time.sleep(self._plan.settle)
-            held = self._ask(text)
-        if held.told or held.salted or (counted or 0) >= chunks:
-            self._lag = max(self._lag, time.monotonic() - sent - self._plan.refresh)
+        if held.found or (counted or 0) >= chunks:
+            self._lag = max(self._lag, shown - since - self._plan.refresh)
         return counted, held
 
-    def _until_counted(self, before: float | None, chunks: int) -> float | None:
-        if before is None:
-            time.sleep(self._plan.settle)
-            return None
+    def _may_be_late(self, held: _Held) -> bool:
+        """Whether a prompt that was not held would be seen; only LMCache's in-process connector knows no salt."""
+        return held.told == 0 or (held.told is None and held.salted == 0 and self._plan.mode == "in_process")
+
+    def _until_counted(self, before: float, chunks: int) -> float | None:
         end = time.monotonic() + _STORE_SETTLES * self._plan.settle + 2 * self._plan.refresh
         moved = self._moved(before)
         while moved is not None and moved < chunks and time.monotonic() < end:

@@ -30,25 +30,23 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(("options", "states", "verdict", "code"), SERVERS, ids=[str(each[0]) for each in SERVERS])
-def test_each_key_has_its_word_and_no_line_is_broken(
-    options: dict[str, Any], states: dict[str, str], verdict: str, code: int, columns: int
-) -> None:
+def test_each_key_has_its_word_and_no_line_is_broken(options: dict[str, Any], states: dict[str, str], verdict: str, code: int) -> None:
     with StandIn(**options) as server:
-        done = run(*urls(server), *QUICK, columns=columns)
+        shown = {columns: run(*urls(server), *QUICK, columns=columns) for columns in (80, 120)}
         notes = json.loads(run(*urls(server), *QUICK, "--json").stdout)["notes"]
-    lines = done.stdout.splitlines()
-    assert done.exit_code == code
-    assert done.stderr == ""
-    assert max(map(len, lines)) <= columns
-    assert "…" not in done.stdout
-    table = lines[lines.index("is the hint honoured?") + 1 :][:3]
-    assert [line.split()[0] for line in table] == list(states)
-    assert all(" ".join(line.split()[1:]).startswith(word) for line, word in zip(table, states.values(), strict=True))
-    assert lines[-1] == f"verdict: {verdict} (exit code {code})"
     assert notes
-    assert all(_squeezed(note) in _squeezed(done.stdout) for note in notes)
+    for columns, done in shown.items():
+        lines = done.stdout.splitlines()
+        assert done.exit_code == code
+        assert done.stderr == ""
+        assert max(map(len, lines)) <= columns
+        assert "…" not in done.stdout
+        table = lines[lines.index("is the hint honoured?") + 1 :][:3]
+        assert [line.split()[0] for line in table] == list(states)
+        assert all(" ".join(line.split()[1:]).startswith(word) for line, word in zip(table, states.values(), strict=True))
+        assert lines[-1] == f"verdict: {verdict} (exit code {code})"
+        assert all(_squeezed(note) in _squeezed(done.stdout) for note in notes)
 
 
 def test_the_line_of_what_is_sent_is_marked() -> None:
