@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from ..telemetry import Instruments
@@ -29,11 +30,12 @@ class Faults:
         key = (seam, type(error))
         if key not in self._said and len(self._said) < _MAX_SAID:
             self._said.add(key)
-            _log.warning(
-                "%s failed with %s; the call is not affected. Further ones are only counted (kvpolicy.errors)", seam, type(error).__name__
-            )
-            _log.debug("%s failed", seam, exc_info=error)
-        try:
+            with suppress(Exception):  # a log handler of the user's that raises
+                _log.warning(
+                    "%s failed with %s; the call is not affected. Further ones are only counted (kvpolicy.errors)",
+                    seam,
+                    type(error).__name__,
+                )
+                _log.debug("%s failed", seam, exc_info=error)
+        with suppress(Exception):  # a broken meter must not become the caller's error
             self._instruments.failed(seam, error)
-        except Exception:  # noqa: BLE001 - a broken meter must not become the caller's error
-            _log.debug("kvpolicy.errors could not be counted", exc_info=True)

@@ -120,9 +120,9 @@ class OpenAIPatches:
 
     def _begin(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChatCall | None:
         runtime = self._runtime
-        if _is_suppressed():
-            return None
         try:
+            if _is_suppressed():
+                return None
             options = kwargs["options"] if "options" in kwargs else args[1]
             return runtime.begin(client, options, observed_parser if kwargs.get("stream") else None)
         except Exception as error:  # noqa: BLE001 - an openai client that calls its choke point otherwise

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, BadRequestError, OpenAI
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
@@ -44,21 +47,44 @@ SEAMS = {
 }
 
 
+def text_of(client: OpenAI, stream: bool) -> str:
+    answer: Any = client.chat.completions.create(**CALL, stream=stream)
+    if stream:
+        return "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+    return answer.choices[0].message.content
+
+
+async def text_of_async(client: AsyncOpenAI, stream: bool) -> str:
+    answer: Any = await client.chat.completions.create(**CALL, stream=stream)
+    if stream:
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices])
+    return answer.choices[0].message.content
+
+
 @pytest.mark.parametrize("seam", SEAMS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_broken_seam(
-    seam: str, stream: bool, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_broken_seam(
+    seam: str,
+    stream: bool,
+    kind: str,
+    server: StandIn,
+    instrumented: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(SEAMS[seam], broken)
     with OpenAI(base_url=server.base_url, api_key="key") as client:
-        for _ in range(2):
-            answer = client.chat.completions.create(**CALL, stream=stream)
-            text = (
-                "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
-                if stream
-                else answer.choices[0].message.content
-            )  # type: ignore[union-attr]
-            assert text
+        expected = text_of(client, stream)
+    before = len(server.requests)
+    monkeypatch.setattr(SEAMS[seam], broken)
+    if kind == "sync":
+        with OpenAI(base_url=server.base_url, api_key="key") as client:
+            assert [text_of(client, stream) for _ in range(2)] == [expected] * 2
+    else:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="key") as client:
+            assert [await text_of_async(client, stream) for _ in range(2)] == [expected] * 2
+    for _ in range(before):
+        server.requests.popleft()
     assert len(server.requests) == 2
     if not (stream and seam == "answer"):  # a stream's chunks are read elsewhere
         assert instrumented.total("kvpolicy.errors") == 2
@@ -105,6 +131,80 @@ def test_a_broken_hook_and_a_broken_rule(server: StandIn, telemetry: Telemetry) 
     assert telemetry.total("kvpolicy.errors") == 3
 
 
+class Shouting(logging.Handler):
+    """A log handler of the user's that raises, which logging lets through to whoever logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise BrokenError
+
+
+def test_a_broken_log_handler(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SEAMS["policy"], broken)
+    handler = Shouting()
+    logging.getLogger("otel_kvpolicy").addHandler(handler)
+    try:
+        with OpenAI(base_url=server.base_url, api_key="key") as client:
+            assert client.chat.completions.create(**CALL).id
+    finally:
+        logging.getLogger("otel_kvpolicy").removeHandler(handler)
+    assert instrumented.total("kvpolicy.errors") == 1
+
+
+@pytest.mark.parametrize("seam", ["answer", "answer_span"])
+def test_a_broken_reader_behind_a_with_block(seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SEAMS[seam], broken)
+    tracer = instrumented.tracer_provider.get_tracer("another")
+    with (
+        OpenAI(base_url=server.base_url, api_key="key") as client,
+        tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}),
+        client.chat.completions.with_streaming_response.create(**CALL) as response,
+    ):
+        assert response.parse().id
+    assert instrumented.total("kvpolicy.errors") == 1
+    assert instrumented.total("kvpolicy.decisions") == 1
+
+
+@pytest.mark.parametrize("seam", ["_watch_chunks", "_watch_closing"])
+def test_a_stream_that_cannot_be_watched(seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"otel_kvpolicy.instrumentation.answers.{seam}", broken)
+    with OpenAI(base_url=server.base_url, api_key="key") as client:
+        assert text_of(client, stream=True)
+        assert list(client.chat.completions.with_raw_response.create(**CALL, stream=True).parse())
+    assert instrumented.total("kvpolicy.errors") >= 2
+    assert len(instrumented.decided) == 2
+
+
+def test_a_broken_look_at_whether_we_are_wanted(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_kvpolicy.instrumentation.openai.current_chat_span", broken)
+    with OpenAI(base_url=server.base_url, api_key="key") as client, suppress_instrumentation():
+        assert client.chat.completions.create(**CALL).id
+    assert "kv_transfer_params" not in server.last.body
+    assert instrumented.total("kvpolicy.errors") == 1
+
+
+def test_a_broken_look_at_a_refusal(instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_kvpolicy.instrumentation.call.names_the_hint", broken)
+    with StandIn(strict="openai") as strict, OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client:
+        with pytest.raises(BadRequestError):
+            client.chat.completions.create(**CALL)
+        assert len(strict.requests) == 1
+    assert instrumented.total("kvpolicy.errors") == 1
+    assert len(instrumented.decided) == 1
+
+
+def test_the_hook_runs_in_the_callers_own_thread(server: StandIn, telemetry: Telemetry) -> None:
+    """So one that hangs hangs the call: it is the caller's code, and nobody else can know when to give up on it."""
+    threads: list[int] = []
+    instrumentor = KVPolicyInstrumentor()
+    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, decision_hook=lambda *_: threads.append(threading.get_ident()))
+    try:
+        with OpenAI(base_url=server.base_url, api_key="key") as client:
+            assert client.chat.completions.create(**CALL).id
+    finally:
+        instrumentor.uninstrument()
+    assert threads == [threading.get_ident()]
+
+
 class BrokenInstrument:
     """Counter and histogram in one, broken."""
 
@@ -112,27 +212,25 @@ class BrokenInstrument:
 
 
 class BrokenMeterProvider(NoOpMeterProvider):
-    """Gives this package broken instruments, or none at all, and everyone else working ones."""
-
-    def __init__(self, fault: str) -> None:
-        self.fault = fault
+    """Gives this package broken instruments and everyone else ones that do nothing."""
 
     def get_meter(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if name != "otel_kvpolicy":
             return super().get_meter(name, *args, **kwargs)
-        create = broken if self.fault == "create" else lambda *_, **__: BrokenInstrument()
-        return SimpleNamespace(create_counter=create, create_histogram=create)
+        return SimpleNamespace(create_counter=lambda *_, **__: BrokenInstrument(), create_histogram=lambda *_, **__: BrokenInstrument())
 
 
-def test_broken_instruments(server: StandIn, telemetry: Telemetry) -> None:
+@pytest.mark.parametrize("meters", [BrokenMeterProvider, NoOpMeterProvider])
+def test_broken_instruments_and_none(server: StandIn, telemetry: Telemetry, meters: type[NoOpMeterProvider]) -> None:
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=BrokenMeterProvider("use"))
+    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=meters())
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
-            assert client.chat.completions.create(**CALL).id
+            assert text_of(client, stream=False)
+            assert text_of(client, stream=True)
     finally:
         instrumentor.uninstrument()
-    assert len(telemetry.decided) == 1
+    assert len(telemetry.decided) == 2
     assert "kv_transfer_params" in server.last.body
 
 
