@@ -1,15 +1,21 @@
-"""Every way to run an agent to its end, as ``way(loop, agent, prompt)``; the streamed ones also as what they yield."""
+"""Every way to run an agent to its end, as ``way(loop, agent, prompt)``; the streamed ones also as what they yield, and left early."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from importlib.metadata import version
 from typing import Any
 
 from pydantic_ai import Agent
 
+FIRST_GENERATION = version("pydantic-ai-slim").startswith("1.")
+
 Loop = asyncio.AbstractEventLoop
 Stream = Callable[..., AsyncGenerator[Any, None]]
+Act = Callable[[], Awaitable[None]]
+Left = Callable[[Agent[Any, Any], str, Act], Awaitable[None]]
 
 
 async def texts(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
@@ -19,12 +25,7 @@ async def texts(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGener
 
 
 async def events(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
-    stream = agent.run_stream_events(prompt, **given)
-    if hasattr(stream, "__aenter__"):  # 2.x
-        async with stream as entered:
-            async for event in entered:
-                yield event
-    else:
+    async with agent.run_stream_events(prompt, **given) as stream:
         async for event in stream:
             yield event
 
@@ -36,6 +37,43 @@ async def node_events(agent: Agent[Any, Any], prompt: str, **given: Any) -> Asyn
                 async with node.stream(steps.ctx) as stream:
                     async for event in stream:
                         yield event
+
+
+async def leave_texts(agent: Agent[Any, Any], prompt: str, act: Act) -> None:
+    async with agent.run_stream(prompt) as result:
+        async for _ in result.stream_text():
+            await act()
+            break
+
+
+async def leave_events(agent: Agent[Any, Any], prompt: str, act: Act) -> None:
+    async with agent.run_stream_events(prompt) as stream:
+        async for _ in stream:
+            await act()
+            break
+
+
+async def leave_node_events(agent: Agent[Any, Any], prompt: str, act: Act) -> None:
+    async with agent.iter(prompt) as steps:
+        async for node in steps:
+            if Agent.is_model_request_node(node):
+                async with node.stream(steps.ctx) as stream:
+                    async for _ in stream:
+                        await act()
+                        break
+                break
+
+
+def closing(stream: Stream) -> Left:
+    """Leaves a generator that holds the stream, as a web framework does when its client goes away."""
+
+    async def leave(agent: Agent[Any, Any], prompt: str, act: Act) -> None:
+        async with aclosing(stream(agent, prompt)) as items:
+            async for _ in items:
+                await act()
+                break
+
+    return leave
 
 
 async def _drain(stream: AsyncGenerator[Any, None]) -> None:
@@ -78,4 +116,5 @@ def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: A
 
 
 STREAMS: list[Stream] = [texts, events, node_events]
+LEFT: list[Left] = [leave_texts, leave_events, leave_node_events]
 WAYS: list[Callable[..., Any]] = [run, run_sync, run_stream, run_stream_sync, run_stream_events, iterate, iterate_streamed]
