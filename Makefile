@@ -55,10 +55,10 @@ audit: $(VENV)-audit/.ready ## known vulnerabilities of all dependencies; fails 
 	$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r $(VENV)-audit/installed.txt $(ARGS)
 
 deep: $(READY) ## the property tests with 20 times their examples
-	$(BIN)/python -m pytest -p tests.fuzz.deep -m hypothesis $(ARGS)
+	$(BIN)/python -m pytest -p tests.fuzz.deep -o faulthandler_timeout=3600 -m hypothesis $(ARGS)
 
 stress: $(READY) ## 50,000 calls at 64-fold concurrency that end in every way a call can end
-	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest -s tests/reliability/test_load.py $(ARGS)
+	KVPOLICY_LOAD_CALLS=$${KVPOLICY_LOAD_CALLS:-50000} $(BIN)/python -m pytest -s -o faulthandler_timeout=3600 tests/reliability/test_load.py $(ARGS)
 
 bench: $(READY) ## what a decision costs, as ratios in one run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -15,15 +15,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 from opentelemetry.context import Context
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from otel_kvpolicy import KVPolicyInstrumentor
+from otel_kvpolicy.instrumentation import dropped
 from otel_kvpolicy.instrumentation.call import ChatCall
 from otel_kvpolicy.standin import FAULT_HEADER, StandIn
 from tests.conftest import Telemetry
@@ -183,6 +186,23 @@ def both_halves(base_url: str, seeds: list[int], sent: Sent) -> Counter[str]:
         return Counter(ends + half.result())
 
 
+@contextmanager
+def collecting(reader: InMemoryMetricReader) -> Iterator[None]:
+    """Reads the metrics all the time, as a periodic reader does now and then."""
+    over = threading.Event()
+
+    def collect() -> None:
+        while not over.wait(0.01):
+            reader.get_metrics_data()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
 def sockets() -> int:
     return sum(map(_is_socket, (PROC / "fd").iterdir()))
 
@@ -228,11 +248,13 @@ def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> 
     warm_up, rest = seeds[: CALLS // WARM_UP], seeds[CALLS // WARM_UP :]
     sent = Sent()
     with StandIn(keep_requests=10) as server:
+        dropped.stand_ready()
         opened, threads, began = sockets(), threading.active_count(), time.monotonic()
-        ended = both_halves(server.base_url, warm_up, sent)
-        before = resident_bytes()
-        ended += both_halves(server.base_url, rest, sent)
-        grown = resident_bytes() - before
+        with collecting(telemetry.reader):
+            ended = both_halves(server.base_url, warm_up, sent)
+            before = resident_bytes()
+            ended += both_halves(server.base_url, rest, sent)
+            grown = resident_bytes() - before
         seconds = time.monotonic() - began
         assert soon(lambda: sockets() <= opened), (sockets(), opened)
         assert threading.active_count() <= threads
@@ -243,6 +265,7 @@ def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> 
     assert sent.requests > CALLS, "some were tried again"
     assert telemetry.total("kvpolicy.decisions") == CALLS
     assert telemetry.total("kvpolicy.errors") == 0
+    assert dropped.flush(20)
     assert spans.started == spans.ended == CALLS
     assert [each for each in gc.get_objects() if isinstance(each, ChatCall)] == []
     if len(rest) >= MEASURED:
