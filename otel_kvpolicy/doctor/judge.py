@@ -116,9 +116,11 @@ def _counted(mine: list[Trial], trials: Sequence[Trial]) -> Evidence | None:
         f"a prompt has {max(trial.chunks for trial in seen)}"
     )
     outcome: Outcome = "inconclusive"
-    if len(seen) - moved >= min(_ENOUGH, len(seen)):
-        outcome = "honoured" if moved == 0 or noise or any((trial.counted or 0) > 0 for trial in idle) else "inconclusive"
-    elif moved == len(seen) and not noise:
+    if noise:  # others may have moved the counter for the prompts to be stored too, so how late a store shows is not known
+        outcome = "inconclusive"
+    elif len(seen) - moved >= min(_ENOUGH, len(seen)):
+        outcome = "honoured" if moved == 0 or any((trial.counted or 0) > 0 for trial in idle) else "inconclusive"
+    elif moved == len(seen):
         outcome = "ignored"
     return Evidence("counted", outcome, text)
 

@@ -31,6 +31,7 @@ _DEFAULT_LMCACHE_PORT = 8080
 @click.option("--fail-status", default=500, help="HTTP status of those.")
 @click.option("--no-prompt-tokens-details", is_flag=True, help="Say nothing of cached tokens in chat usage.")
 @click.option("--ignore-hints", is_flag=True, help="Store whatever the request says, like LMCache before 0.5.6.")
+@click.option("--vendored-connector", is_flag=True, help="Be vLLM's own copy of the multi-process connector, which reads no hint.")
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics.")
 def main(
     *,

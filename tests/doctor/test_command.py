@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from otel_kvpolicy.standin import StandIn
 
 from .asking import NOWHERE, found_at, found_in, notes, outcomes, run, urls, ways
 
+PATIENCE_SECONDS = 60
 HONOURS_CAP = ("ignored", "honoured", "honoured")
 HONOURS_SKIP = ("honoured", "ignored", "honoured")
 IGNORES_ALL = ("ignored", "ignored", "ignored")
@@ -267,3 +271,20 @@ def test_a_process_of_its_own_ends_with_the_code_and_prints_no_trace(tmp_path: A
     assert done.stderr == ""
     assert "KV_CACHE_MIN_PREFIX_TOKENS: cannot read 'many'" in done.stdout
     assert "verdict: no effect (exit code 1)" in done.stdout
+
+
+def test_an_interruption_is_no_verdict() -> None:
+    with StandIn(latency=PATIENCE_SECONDS) as server:
+        arguments = [sys.executable, "-m", "otel_kvpolicy.cli", "doctor", *urls(server)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:
+            try:
+                end = time.monotonic() + PATIENCE_SECONDS
+                while not server.requests and time.monotonic() < end:
+                    threading.Event().wait(0.05)
+                doctor.send_signal(signal.SIGINT)
+                out, err = doctor.communicate(timeout=PATIENCE_SECONDS)
+            finally:
+                doctor.kill()
+    assert server.requests
+    assert (doctor.returncode, out) == (130, "")
+    assert "Traceback" not in err

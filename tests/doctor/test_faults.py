@@ -218,6 +218,30 @@ def test_a_store_that_shows_late_is_not_taken_for_a_skip() -> None:
     assert outcomes(found) == ("ignored",) * 3
 
 
+def test_counters_that_others_move_prove_no_skip() -> None:
+    """A store that shows late, on a busy server: others move the counter in its stead, and it stands still just after a hint."""
+    chunks, busy = 0, True
+
+    def chat(exchange: Exchange) -> None:
+        nonlocal busy
+        params = exchange.body.get("kv_transfer_params", {})
+        busy = "cached_token_stats" in params or not (params.get("lmcache.skip_save") or "lmcache.max_offload_tokens" in params)
+
+    def page(_: Exchange) -> str:
+        nonlocal chunks
+        chunks += 10 if busy else 0
+        return f"lmcache_mp_l1_write_chunks_total {chunks}\n"
+
+    with (
+        StandIn(vendored_connector=True) as server,
+        Relay(server.url, chat=chat) as vllm,
+        Relay(str(server.lmcache_url), metrics=page) as lmcache,
+    ):
+        found = found_at("--base-url", vllm.base_url, "--lmcache-url", lmcache.url)
+    assert outcomes(found) == ("inconclusive",) * 3
+    assert found["exit_code"] == 3
+
+
 def test_a_server_that_goes_away_in_the_middle_leaves_no_verdict() -> None:
     calls = 0
 
