@@ -114,6 +114,7 @@ class Bench:
         self._plan = plan
         self._counts = plan.mode != "unknown"
         self._lag = 0.0
+        self._reports_cached = False
 
     def trial(self, arm: str) -> Trial:
         """Sends a fresh prompt with the hint of ``arm``, waits, and asks what became of it.
@@ -222,7 +223,7 @@ class Bench:
         params = params if isinstance(params, Mapping) else {}
         stats = params.get("cached_token_stats")
         told = (stats if isinstance(stats, Mapping) else params).get("num_lmcache_cached_tokens")
-        cached = read_answer(answer).cached_tokens
+        cached = self._cached_tokens(answer)
         if isinstance(told, int):
             return _Held(told // self._plan.chunk, None, cached)
         return _Held(None, self._ask_salted(text), cached)
@@ -232,8 +233,14 @@ class Bench:
             answer = self._vllm.chat(_body(self._plan.model, text, _ASK, cache_salt=secrets.token_hex(8)))
         except RefusedError:
             return None
-        cached = read_answer(answer).cached_tokens
+        cached = self._cached_tokens(answer)
         return None if cached is None else -(-cached // self._plan.chunk)  # the last chunk counts less the token vLLM always computes
+
+    def _cached_tokens(self, answer: Mapping[str, Any]) -> int | None:
+        """What usage says of it; a vLLM that reports cached tokens may say nothing where there are none."""
+        cached = read_answer(answer).cached_tokens
+        self._reports_cached |= cached is not None
+        return 0 if cached is None and self._reports_cached else cached
 
 
 def _body(model: str, text: str, params: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def test_usage_that_names_cached_tokens_only_where_there_are_some_reports_them()
         return told
 
     with StandIn(mode="in_process") as server, Relay(server.url, chat=chat) as vllm:
-        found = found_at("--base-url", vllm.base_url, "--refresh", "0")
+        found = found_at("--base-url", vllm.base_url)
     assert found["vllm"]["reports_cached_tokens"] is True
     assert (found["exit_code"], outcomes(found)) == (0, ("honoured", "ignored", "honoured"))
 
