@@ -104,10 +104,22 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], int | None]:
     match = _PATTERN.fullmatch(pattern)
     if match is None:
         raise ValueError(f"{pattern!r} is not a host pattern such as gb10.local or *.lan:8000")
-    host, port = match["host"].strip("[]").rstrip("."), match["port"]
-    if not host.isascii():
-        host = host.encode("idna").decode("ascii")
+    host, port = _encoded(match["host"].strip("[]").rstrip(".")), match["port"]
+    if not host or host in {"auto", "all"}:
+        raise ValueError(f"{pattern!r} names no host; auto and all stand alone")
+    if port is not None and port != "*" and int(port) > 65535:
+        raise ValueError(f"{pattern!r} has no such port")
     return _glob(host), None if port in {None, "*"} else int(port)
+
+
+def _encoded(host: str) -> str:
+    """The host as it stands in a URL. What the two standards of IDNA encode differently, such as ``ß``, would name another host in one."""
+    if host.isascii():
+        return host
+    encoded = host.encode("idna")
+    if encoded.decode("idna") != host:
+        raise ValueError(f"{host!r} is ambiguous: write it as xn--...")
+    return encoded.decode("ascii")
 
 
 def _glob(host: str) -> re.Pattern[str]:

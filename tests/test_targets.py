@@ -25,6 +25,12 @@ def origin(url: str) -> Origin:
         "https://api.mistral.ai/v1",
         "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1",
         "https://openrouter.ai/api/v1",
+        "https://api.openai.com:8443/v1",
+        "https://api.openai.com../v1",
+        "https://api。openai。com/v1",
+        "https://vllm.example.com@api.openai.com/v1",
+        "https://vllm.example.com:80@api.openai.com/v1",
+        "https://vllm.example.com\\@api.openai.com/v1",
     ],
 )
 def test_auto_spares_hosted_vendors(url: str) -> None:
@@ -72,13 +78,60 @@ def test_auto_spares_azure_clients_behind_any_host() -> None:
         ("[::1]:8000", "http://[::1]:8000/v1", True),
         ("bücher.lan", "http://xn--bcher-kva.lan/v1", True),
         ("xn--bcher-kva.lan", "http://bücher.lan/v1", True),
+        ("*.bücher.lan", "http://a.xn--bcher-kva.lan/v1", True),
+        ("xn--strae-oqa.lan", "http://straße.lan/v1", True),
+        ("xn--strae-oqa.lan", "http://strasse.lan/v1", False),
+        ("apple.lan", "http://аpple.lan/v1", False),  # the first letter is Cyrillic
+        ("gb10.local", "http://gb10.local:80@evil.example/v1", False),
+        ("gb10.local", "http://evil.example/?@gb10.local/v1", False),
+        ("gb10.local", "http://evil.example/#@gb10.local/v1", False),
+        ("gb10.local", "http://evil.example/gb10.local", False),
+        ("gb10.local", "http://gb10.local%2eevil.example/v1", False),
+        ("gb10.local", "http://gb10.local./v1", True),
+        ("gb10.local.", "http://gb10.local/v1", True),
+        ("gb10.local", "http://gb10.local.evil.example/v1", False),
+        ("gb10.local:80", "http://gb10.local/v1", True),
+        ("gb10.local:80", "https://gb10.local/v1", False),
+        ("gb10.local:*", "https://gb10.local:8443/v1", True),
+        ("*:8000", "http://anything.example:8000/v1", True),
+        ("*:8000", "http://anything.example:80001/v1", False),
+        ("[::1]", "http://[::1]:8000/v1", True),
+        ("[::1]:8000", "http://[::1]:8001/v1", False),
+        ("[::1]", "http://[0:0:0:0:0:0:0:1]/v1", False),  # spelled otherwise: rather not sent
+        ("[::1]", "http://[::1%25eth0]/v1", False),
+        ("127.0.0.1", "http://[::ffff:127.0.0.1]/v1", False),
+        ("127.0.0.1", "http://127.0.0.1.evil.example/v1", False),
+        ("10.0.0.7", "http://10x0.0.7/v1", False),
     ],
 )
 def test_patterns(patterns: str, url: str, allowed: bool) -> None:
     assert Targets(patterns).allow(origin(url)) is allowed
 
 
-@pytest.mark.parametrize("text", ["", ",", "http://x", "a b", "host:port", "host/path", "user@host"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ",",
+        "http://x",
+        "a b",
+        "host:port",
+        "host/path",
+        "user@host",
+        "host?q",
+        "host#f",
+        "...",
+        "[....]",
+        "[::1",
+        "host:",
+        "host:70000",
+        "straße.lan",
+        "ａ.lan",
+        "ß" * 70,
+        "auto,gb10.local",
+        "gb10.local,all",
+    ],
+)
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Targets(text)

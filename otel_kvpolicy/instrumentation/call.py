@@ -116,8 +116,10 @@ def _body(options: Any) -> Mapping[Any, Any] | None:
 
 
 def _origin(client: Any, options: Any) -> Origin:
-    base = client.base_url
-    return Origin.of(type(base)(options.url) if "://" in options.url else base)
+    url = base = client.base_url
+    if "://" in options.url:  # as the client tells an absolute URL from a path, which may quote another in its query
+        url = type(base)(options.url)
+    return Origin.of(base if url.is_relative_url else url)
 
 
 @lru_cache(maxsize=64)
