@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -12,10 +13,21 @@ from ..requests import Answer
 from . import names
 from .record import CallRecord
 
-__all__ = ["MAX_CALLERS", "Instruments"]
+__all__ = ["MAX_CALLERS", "MAX_REASONS", "REASONS", "Instruments"]
 
 MAX_CALLERS: Final = 1000
 """Distinct (model, server, agent) on metric points; further ones are counted together as ``_OTHER``."""
+
+REASONS: Final = frozenset(
+    {
+        "long_shared_prefix", "multi_turn_conversation", "large_fixed_context", "large_rag_context", "reuse_heavy_role",
+        "one_off_short_prompt", "policy_disabled", "reuse_expected", "reuse_unlikely", "shared_prefix_lost",
+    }
+)  # fmt: skip
+"""The reason codes of this package's own rules."""
+
+MAX_REASONS: Final = 32
+"""Distinct further reason codes on metric points, of rules of the user's own; what comes after them is counted as ``_OTHER``."""
 
 _MAX_LABEL: Final = 200  # characters; a model name is shorter, and what is longer was not meant as a label
 
@@ -35,6 +47,7 @@ class Instruments:
         self._duration = _histogram(meter, names.DECISION_DURATION)
         self._errors = _counter(meter, names.ERRORS)
         self._callers = _Callers(MAX_CALLERS)
+        self._reasons = _Reasons(MAX_REASONS)
 
     def decided(self, record: CallRecord, seconds: float, context: Context | None = None) -> dict[str, Any]:
         """Counts a decision once its outcome is known.
@@ -50,7 +63,7 @@ class Instruments:
         attributes = self._callers.attributes(record)
         attributes |= {
             names.DECISION: record.verdict,
-            names.REASON: record.decision.reason_codes[0],
+            names.REASON: self._reasons.of(record.decision.reason_codes),
             names.HINT_OUTCOME: record.outcome,
             names.MODE: record.mode,
         }
@@ -112,6 +125,24 @@ class _Callers:
                     if len(self._known) < self._limit:
                         self._known[key] = known
         return dict(known)
+
+
+class _Reasons:
+    """The strongest reason of each decision: those of our own rules, and the first so many of others'."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known = set(REASONS)
+        self._lock = threading.Lock()
+
+    def of(self, codes: Sequence[str]) -> str:
+        code = codes[0][:_MAX_LABEL] if codes else names.OTHER
+        if code in self._known:
+            return code
+        with self._lock:
+            if len(self._known) < self._limit + len(REASONS):
+                self._known.add(code)
+        return code if code in self._known else names.OTHER
 
 
 def _labels(model: str, address: str, agent: str | None) -> dict[str, Any]:

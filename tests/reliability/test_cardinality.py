@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import typing
+from typing import Any
+
+from openai import OpenAI
 from opentelemetry.sdk.metrics import MeterProvider
 
-from otel_kvpolicy import KVCacheLayeringPolicy
+from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor
+from otel_kvpolicy.policy.adaptive import Code
+from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.targets import Origin, RejectedOrigins
 from otel_kvpolicy.telemetry import CallRecord, Instruments
-from otel_kvpolicy.telemetry.instruments import MAX_CALLERS
+from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS, REASONS
 from tests.conftest import Telemetry
 
 
@@ -25,6 +31,48 @@ def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
     [other] = [count for attributes, count in points if attributes["gen_ai.request.model"] == "_OTHER"]
     assert other == 10_000 - MAX_CALLERS
     assert len(telemetry.points("kvpolicy.score")) <= MAX_CALLERS + 1
+
+
+class Talkative(KVCacheLayeringPolicy):
+    """A rule of the user's own that puts a number into the code of its reason, or gives none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def decide(self, **_: Any) -> KVCacheDecision:
+        self.calls += 1
+        reasons = [f"seen_{self.calls}_times(so often)"] if self.calls % 2 else []
+        return KVCacheDecision(cache_worthy=True, skip_save=False, reasons=reasons)
+
+
+def test_a_rule_whose_reasons_have_no_end(server: StandIn, telemetry: Telemetry) -> None:
+    instrumentor = KVPolicyInstrumentor()
+    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider, policy=Talkative())
+    try:
+        with OpenAI(base_url=server.base_url, api_key="key") as client:
+            for _ in range(4 * MAX_REASONS):
+                client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=1)
+    finally:
+        instrumentor.uninstrument()
+    counted = {attributes["kvpolicy.reason"]: count for attributes, count in telemetry.points("kvpolicy.decisions")}
+    assert len(counted) <= MAX_REASONS + 1
+    assert counted["seen_1_times"] == 1
+    assert counted["_OTHER"] > MAX_REASONS
+    assert sum(counted.values()) == 4 * MAX_REASONS
+    assert telemetry.total("kvpolicy.errors") == 0
+
+
+def test_the_reasons_of_our_own_rules_are_always_told(telemetry: Telemetry) -> None:
+    instruments = Instruments(telemetry.meter_provider.get_meter("otel_kvpolicy"))
+    policy = KVCacheLayeringPolicy()
+    own = sorted({*typing.get_args(Code), *REASONS})
+    for reason in [*map(str, range(1000)), *own]:
+        decision = KVCacheDecision(cache_worthy=True, skip_save=False, reasons=[reason])
+        instruments.decided(CallRecord(decision, False, "applied", "enforce", policy, "m", "h", 80, None), 1e-6)
+    told = {attributes["kvpolicy.reason"] for attributes, _ in telemetry.points("kvpolicy.decisions")}
+    assert told >= set(own)
+    assert len(told) == len(REASONS) + MAX_REASONS + 1
 
 
 def test_a_long_name_is_cut(telemetry: Telemetry) -> None:
