@@ -61,6 +61,11 @@ estimate of it cannot talk itself down."""
 _DOUBTS: Final = 0.75
 """Standard errors that P(reuse) is given the benefit of."""
 
+DEFAULT_SLACK: Final = 0.1
+"""Chunks by which the end of a message may be misjudged, since its tokens are worked out from its share of the characters."""
+
+_ROUNDING: Final = 1e-6
+
 _VERSION: Final = 2
 
 _MIN_VISIBLE: Final = 1 / 64
@@ -188,6 +193,7 @@ class AdaptiveRule:
         max_calls: calls remembered, the oldest forgotten first.
         chars_per_token: characters taken for one token.
         chunk_tokens: smallest piece that the cache keeps.
+        slack: chunks by which the end of a message may be misjudged; 0 where characters stand for tokens exactly.
 
     Attributes:
         key: secret for :func:`~otel_kvpolicy.policy.chain.chain_of`.
@@ -207,16 +213,18 @@ class AdaptiveRule:
         max_calls: int = DEFAULT_MAX_CALLS,
         chars_per_token: float = DEFAULT_CHARS_PER_TOKEN,
         chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        slack: float = DEFAULT_SLACK,
     ) -> None:
         if not 0 <= floor <= _CEILING:
             raise ValueError(f"floor must be from 0 to {_CEILING}, not {floor!r}")
-        if max_calls < 1 or chunk_tokens < 1 or not chars_per_token > 0:
-            raise ValueError("max_calls, chunk_tokens and chars_per_token must be above zero")
+        if max_calls < 1 or chunk_tokens < 1 or not chars_per_token > 0 or not slack >= 0:
+            raise ValueError("max_calls, chunk_tokens and chars_per_token must be above zero, slack not below")
         self.key = secrets.randbits(64)
         self.chars_per_token = chars_per_token
         self.chunk_tokens = chunk_tokens
         self._clock = clock
         self._floor = floor
+        self._margin = _ROUNDING - slack
         self._max_calls = max_calls
         self.lock = threading.Lock()
         self._table = ReuseTable()
@@ -384,11 +392,12 @@ class AdaptiveRule:
         known, total = call.known, call.total_chars
         if known is None or total <= 0 or prompt_tokens <= 0:
             return
-        scale = prompt_tokens / total
-        expected, base = call.keep_chars * scale, known.base * scale
-        if expected - base < self.chunk_tokens:
+        scale = prompt_tokens / (total * self.chunk_tokens)
+        # What was new in the call that came back, in whole chunks, for the cache keeps no others.
+        expected, before = int(call.keep_chars * scale + self._margin), int(known.base * scale + _ROUNDING)
+        if expected <= before:
             return
-        held = (cached_tokens if lmcache_tokens is None else lmcache_tokens) >= (expected + base) / 2
+        held = (cached_tokens if lmcache_tokens is None else lmcache_tokens) >= (expected + before) / 2 * self.chunk_tokens
         with self.lock:
             if call.gap is not None:
                 self._lifetime.found(call.gap, held=held)

@@ -31,7 +31,7 @@ class Chain(NamedTuple):
 
     Attributes:
         hashes: one for each boundary, of all that lies before it; the last is of the whole prompt.
-        chars: characters before each boundary.
+        chars: characters before each boundary, those of tools and instructions among them, which stand at the head of the prompt.
         parent: index of the boundary at which the call before this one ended, as the prompt itself shows; -1 where it shows none.
     """
 
@@ -59,6 +59,8 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
         messages = [messages]
     if not isinstance(messages, (list, tuple)) or not messages:
         return EMPTY_CHAIN
+    instructions = body.get("instructions")
+    before = (text.tool_chars if text else 0) + (len(instructions) if isinstance(instructions, str) else 0)
     roles, sizes = (text.roles, text.sizes) if type(text) is Outlined and len(text.roles) == len(messages) else (None, None)
     try:
         if roles is None:
@@ -66,11 +68,11 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
         texts = [message["content"] for message in messages]
         if "tool" in roles:
             texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
-        return _boundaries(roles, texts, sizes or list(map(len, texts)), _seed(body, key))
+        return _boundaries(roles, texts, sizes or list(map(len, texts)), before, _seed(body, key))
     except (KeyError, TypeError):  # content in parts, Responses items, objects
         if roles is None or None in roles:
             roles = [_digest(_field(message, "role")) or _kind(message) for message in messages]
-        return _boundaries(roles, [_text(message) for message in messages], sizes or list(map(_chars, messages)), _seed(body, key))
+        return _boundaries(roles, [_text(message) for message in messages], sizes or list(map(_chars, messages)), before, _seed(body, key))
 
 
 def _seed(body: Mapping[Any, Any], key: int) -> int:
@@ -86,7 +88,7 @@ def _seed(body: Mapping[Any, Any], key: int) -> int:
     return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), names))
 
 
-def _boundaries(roles: Sequence[Any], texts: Sequence[Any], sizes: Sequence[int], seed: int) -> Chain:
+def _boundaries(roles: Sequence[Any], texts: Sequence[Any], sizes: Sequence[int], total: int, seed: int) -> Chain:
     """Hashes are chained over stretches of fixed length, so that each text is read once, whichever boundaries there are."""
     head = 0
     while head < len(roles) and roles[head] in _HEAD_ROLES:
@@ -94,7 +96,7 @@ def _boundaries(roles: Sequence[Any], texts: Sequence[Any], sizes: Sequence[int]
     ends, parent = _ends(roles, head)
     state = hash((seed, *roles[:head]))
     hashes, chars = [], []
-    done = before = total = 0
+    done = before = 0
     for end in ends:
         while end - done >= _STRETCH:
             state = hash((state, *texts[done : done + _STRETCH]))

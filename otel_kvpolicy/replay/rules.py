@@ -64,7 +64,8 @@ class _Adaptive:
         self._now = 0.0
         size = trace.block_tokens
         self._clients = [
-            AdaptiveRule(clock=self._clock, floor=floor, chars_per_token=CHARS_PER_TOKEN, chunk_tokens=size) for _ in range(clients)
+            AdaptiveRule(clock=self._clock, floor=floor, chars_per_token=CHARS_PER_TOKEN, chunk_tokens=size, slack=0)
+            for _ in range(clients)
         ]
         self._call: AdaptiveCall | None = None
 

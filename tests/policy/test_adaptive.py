@@ -393,3 +393,25 @@ def test_a_call_without_messages_teaches_nothing() -> None:
     rule.observe(call, 10, 25)
     assert not decision.skip_save
     assert rule.take_new() == {}
+
+
+@pytest.mark.parametrize("grows", [40, 260, 300, 500, 1000])
+def test_a_cache_that_keeps_whole_chunks_has_lost_nothing_where_a_prompt_ends_within_one(grows: int) -> None:
+    now = [0.0]
+    rule = AdaptiveRule(clock=lambda: now[0])
+    survivals = set()
+    for talk in range(40):
+        messages = [said("user", f"{talk:4} " + "x" * (1800 + 37 * talk))]
+        stored = 0
+        for _ in range(6):
+            body = {"model": "m", "messages": messages}
+            _, call = rule.decide(CallText(user_chars=4000), None, chain_of(body, rule.key))
+            survivals.add(call.why.survival)
+            tokens = sum(len(message["content"]) for message in messages) // TOKENS
+            rule.observe(call, stored, tokens)
+            stored = tokens // 256 * 256
+            messages = [*messages, said("assistant", "yes"), said("user", "y" * TOKENS * grows)]
+            now[0] += 5
+    assert survivals <= {None, 1.0}
+    if grows > 2 * 256:
+        assert 1.0 in survivals

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_kvpolicy.policy.chain import EMPTY_CHAIN, Chain, chain_of
+from otel_kvpolicy.requests import read_chat, read_responses
 
 KEY = 7
 PARTS = st.one_of(
@@ -160,3 +161,19 @@ def test_a_cyclic_body_ends() -> None:
     loop: dict[str, Any] = {"role": "user"}
     loop["content"] = [loop]
     assert len(chain([loop]).hashes) == 1
+
+
+def test_tools_and_instructions_stand_before_the_first_message() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 500, "parameters": {"type": "object", "properties": {}}}}]
+    body = {"messages": TALK[:2], "tools": tools}
+    text = read_chat(body)
+    assert chain_of(body, KEY, text).chars[-1] == text.tool_chars + sum(len(message["content"]) for message in TALK[:2])
+    asked = {"input": "hi", "instructions": "rules"}
+    assert chain_of(asked, KEY, read_responses(asked)).chars == [len("ruleshi")]
+
+
+@given(MESSAGES)
+def test_what_was_counted_changes_no_boundary(messages: list[dict[str, Any]]) -> None:
+    body = {"model": "m", "messages": messages}
+    counted, fresh = chain_of(body, KEY, read_chat(body)), chain_of(body, KEY)
+    assert (counted.hashes, counted.parent) == (fresh.hashes, fresh.parent)
