@@ -47,7 +47,8 @@ def model(server: StandIn) -> Model:
     kinds: dict[str, Any] = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
 
     def make(kind: str = "chat", base_url: str | None = None, max_retries: int = 0, **settings: Any) -> Any:
-        client = AsyncOpenAI(base_url=base_url or server.base_url, api_key="key", max_retries=max_retries)
+        # the timeout holds for connecting too, where many agents begin at once
+        client = AsyncOpenAI(base_url=base_url or server.base_url, api_key="key", max_retries=max_retries, timeout=120)
         return kinds[kind]("stand-in", provider=OpenAIProvider(openai_client=client), **settings)
 
     return make
