@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_kvpolicy import fold_kv_hint
+from otel_kvpolicy import KVCacheLayeringPolicy, decide, fold_kv_hint
 from otel_kvpolicy.hint import caller_skips, hint_params, is_callers, malformed_cap
 
 SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
@@ -128,3 +128,43 @@ def test_folding_adds_our_keys_and_nothing_else(settings: dict[str, Any], body: 
         **settings,
         "extra_body": {key: value for key, value in (body or {}).items() if key != "kv_transfer_params"},
     }
+
+
+def test_what_is_asked_for_beside_the_verdict() -> None:
+    assert hint_params(skip=True) == SKIP
+    assert hint_params(skip=False, stats=True) == {**STORE, "cached_token_stats": True}
+    assert hint_params(skip=True, keep_tokens=512) == {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 512}
+    assert hint_params(skip=True, keys="max_offload_tokens", keep_tokens=512) == {"lmcache.max_offload_tokens": 512}
+
+
+def test_a_cap_of_one_token_is_no_skip_and_text_is_no_cap() -> None:
+    assert not caller_skips({"lmcache.max_offload_tokens": 1})
+    assert not malformed_cap("garbled")
+    assert not malformed_cap(None)
+
+
+REPLY = [{"role": "assistant", "content": "ok"}]
+PARTS: dict[str, dict[str, Any]] = {
+    "system_prompt": {"system_prompt": LONG},
+    "user_prompt": {"user_prompt": 2 * LONG},
+    "message_history": {"message_history": REPLY},
+    "rag_context": {"rag_context": LONG},
+    "role": {"role": "planner", "user_prompt": LONG},
+    "tools": {"tools": [{"type": "function", "function": {"name": "f", "description": LONG}}]},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_has_its_say(part: str) -> None:
+    call = PARTS[part]
+    decision = decide(**call)
+    assert decision == KVCacheLayeringPolicy().decide(**call)
+    assert decision.cache_worthy
+    assert fold_kv_hint({}, **call) == {"extra_body": {"kv_transfer_params": STORE}}
+    without = {name: value for name, value in call.items() if name != part}
+    assert fold_kv_hint({}, **without) == {"extra_body": {"kv_transfer_params": SKIP}}
+
+
+def test_folding_asks_for_the_split_of_cached_tokens_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KV_CACHE_CACHED_TOKEN_STATS", "true")
+    assert fold_kv_hint({}, user_prompt="hi") == {"extra_body": {"kv_transfer_params": {**SKIP, "cached_token_stats": True}}}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_kvpolicy.policy.signals import content_chars, json_chars
+from otel_kvpolicy.policy.signals import call_chars, content_chars, json_chars, message_chars, speaker
 
 BASE64 = "A" * 100_000
 
@@ -56,3 +56,50 @@ def test_cyclic_and_bottomless_values_end(count: Any) -> None:
     for _ in range(5000):
         deep = [deep]
     assert count(deep) >= 3
+
+
+@pytest.mark.parametrize("value", ["", "abc", {}, [], {"a": "b"}, ["a", "b"], {"a": ["b", {"c": "d"}], "e": {}}, None, True, [None]])
+def test_json_of_text_counts_exactly(value: Any) -> None:
+    assert json_chars(value) == len(json.dumps(value))
+
+
+def test_a_number_counts_four_and_what_is_no_json_nothing() -> None:
+    assert json_chars([1.25, 7, False]) == 2 * 3 + 3 * 4
+    assert json_chars(object()) == json_chars(b"bytes") == 0
+
+
+NAMED = {"name": "ab", "arguments": "cde"}
+
+
+@pytest.mark.parametrize(
+    ("calls", "chars"),
+    [
+        ([{"function": NAMED}], 5),
+        ([SimpleNamespace(function=SimpleNamespace(**NAMED))], 5),
+        ([{"function": SimpleNamespace(**NAMED)}, SimpleNamespace(function=NAMED)], 10),
+        ([{"function": {"name": "ab"}}, {"function": {"arguments": "cde"}}], 5),
+        (({"function": NAMED},), 5),
+        ([{}, None, "function"], 0),
+        ("function", 0),
+        ({"function": NAMED}, 0),
+    ],
+)
+def test_what_a_reply_called(calls: Any, chars: int) -> None:
+    assert call_chars(calls) == chars
+    assert message_chars({"role": "assistant", "content": "xy", "tool_calls": calls}) == 2 + chars
+    assert message_chars(SimpleNamespace(role="assistant", content="xy", tool_calls=calls)) == 2 + chars
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"role": "user"}, "user"),
+        ({"kind": "response"}, None),
+        (SimpleNamespace(kind="response", role="user"), "response"),
+        (SimpleNamespace(role="user"), "user"),
+        (SimpleNamespace(kind=7), None),
+        (None, None),
+    ],
+)
+def test_whose_message_it_is(message: Any, said: str | None) -> None:
+    assert speaker(message) == said

@@ -191,3 +191,10 @@ def test_more_of_any_signal_never_turns_a_store_into_a_skip(sizes: list[int], tu
     grown[more] += 500
     assert verdict(*sizes).skip_save or verdict(*grown).cache_worthy
     assert verdict(*grown).score >= verdict(*sizes).score
+
+
+def test_a_rule_shows_its_thresholds() -> None:
+    shown = repr(KVCacheLayeringPolicy(min_prefix_tokens=7, enabled=False))
+    assert shown == (
+        "KVCacheLayeringPolicy(chars_per_token=4.0, enabled=False, min_context_tokens=2048, min_history_turns=1, min_prefix_tokens=7)"
+    )
