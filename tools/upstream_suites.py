@@ -1,11 +1,12 @@
 """Runs openai-python's and pydantic-ai's own tests with and without the instrumentation, and compares: the same ones must pass.
 
     python tools/upstream_suites.py openai
-    python tools/upstream_suites.py pydantic-ai --source ~/src/pydantic-ai
+    python tools/upstream_suites.py pydantic-ai
+    python tools/upstream_suites.py pydantic-ai --version 2.33.0 --source ~/src/pydantic-ai --with clai==2.33.0 openai==3.0.0
 
 The tests are taken from the published source distribution at run time; nothing of them is kept here. pydantic-ai's last one with tests is
-that of 1.24.0, so for a later ``--version`` its source tree is given with ``--source``. Each suite gets a virtual environment of its own in
-the working directory, which a second run uses again. A loopback stand-in answers the tests that want a server; it knows two endpoints, so
+that of 1.24.0, so for a later ``--version`` its source tree is given with ``--source``, and its lock file says what to install ``--with`` it.
+Each suite gets a virtual environment of its own in the working directory, which a second run uses again. A loopback stand-in answers the tests that want a server; it knows two endpoints, so
 those of others fail either way, which is what the comparison is for.
 
 As a pytest plugin (``-p upstream_suites``) this same file records the outcomes, and switches the instrumentation on where it is told to.
@@ -121,6 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--version", help="of the tested package")
+    parser.add_argument("--with", dest="then", nargs="+", help="what that version's tests worked with")
     parser.add_argument("--source", type=Path, help="source tree to take the tests from")
     parser.add_argument("--workdir", type=Path, default=REPOSITORY / ".cache" / "upstream")
     parser.add_argument("--tests", nargs="+", help="instead of the suite's own selection")
@@ -128,7 +130,8 @@ def main() -> int:
     suite = SUITES[given.suite]
     version = given.version or suite.version
     workdir = given.workdir.resolve() / f"{given.suite}-{version}"
-    python = _environment(suite, version, workdir)
+    then = given.then or (suite.then if version == suite.version else ())
+    python = _environment(suite, version, then, workdir)
     tree = _tree(suite, version, given.source, python, workdir)
     tests = [test for test in given.tests or suite.tests if (tree / test.partition("::")[0]).exists()]
     without, instrumented = (_run(python, tree, tests, workdir, on=on) for on in (False, True))
@@ -140,11 +143,10 @@ def main() -> int:
     return 1 if different or not instrumented["decisions"] else 0
 
 
-def _environment(suite: Suite, version: str, workdir: Path) -> Path:
+def _environment(suite: Suite, version: str, then: Iterable[str], workdir: Path) -> Path:
     python = workdir / "venv" / "bin" / "python"
     if not (workdir / "ready").exists():
         venv.create(workdir / "venv", with_pip=True)
-        then = suite.then if version == suite.version else ()
         wanted = [suite.installed.format(version=version), *suite.requirements, "opentelemetry-sdk", *then]
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--editable", REPOSITORY, *wanted], check=True)
         (workdir / "ready").touch()
