@@ -5,9 +5,9 @@
     python tools/upstream_suites.py pydantic-ai --version 2.33.0 --source ~/src/pydantic-ai --with clai==2.33.0 openai==3.0.0
 
 The tests are taken from the published source distribution at run time; nothing of them is kept here. pydantic-ai's last one with tests is
-that of 1.24.0, so for a later ``--version`` its source tree is given with ``--source``, and its lock file says what to install ``--with`` it.
-Each suite gets a virtual environment of its own in the working directory, which a second run uses again. A loopback stand-in answers the tests that want a server; it knows two endpoints, so
-those of others fail either way, which is what the comparison is for.
+that of 1.24.0, so for a later ``--version`` its source tree is given with ``--source``; its lock file says what to install ``--with`` it.
+Each suite gets a virtual environment of its own in the working directory, which a second run uses again. A loopback stand-in answers the
+tests that want a server; it knows two endpoints, so those of others fail either way, which is what the comparison is for.
 
 As a pytest plugin (``-p upstream_suites``) this same file records the outcomes, and switches the instrumentation on where it is told to.
 """
