@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_kvpolicy.policy.signals import call_chars, content_chars, json_chars, message_chars, speaker
+from otel_kvpolicy.policy.signals import call_chars, content_chars, history_text, json_chars, message_chars, speaker
 
 BASE64 = "A" * 100_000
 
@@ -103,3 +103,14 @@ def test_what_a_reply_called(calls: Any, chars: int) -> None:
 )
 def test_whose_message_it_is(message: Any, said: str | None) -> None:
     assert speaker(message) == said
+
+
+def test_all_of_what_is_nested_counts() -> None:
+    assert content_chars([{"type": "custom", "text": "ab", "content": "cde"}]) == 5
+    assert content_chars([[{"a": "b"}, {"a": "b"}]]) == 2 * len(json.dumps({"a": "b"}))
+    assert content_chars([["ab", {"a": "b"}, "cde"]]) == 5 + len(json.dumps({"a": "b"}))
+
+
+@pytest.mark.parametrize("history", ["abcd", b"abcd", {"role": "assistant"}, 7, None])
+def test_what_is_no_list_of_messages_is_no_history(history: Any) -> None:
+    assert history_text(history) == (0, 0)

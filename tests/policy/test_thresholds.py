@@ -198,3 +198,15 @@ def test_a_rule_shows_its_thresholds() -> None:
     assert shown == (
         "KVCacheLayeringPolicy(chars_per_token=4.0, enabled=False, min_context_tokens=2048, min_history_turns=1, min_prefix_tokens=7)"
     )
+
+
+def test_as_many_replies_as_asked_for_and_at_least_one() -> None:
+    patient, eager = KVCacheLayeringPolicy(min_history_turns=2), KVCacheLayeringPolicy(min_history_turns=0)
+    assert patient.decide(message_history=[reply()]).reasons == ["one_off_short_prompt"]
+    assert patient.decide(message_history=[reply()] * 2).reasons == ["multi_turn_conversation(2turns)"]
+    assert eager.decide(user_prompt="hi").reasons == ["one_off_short_prompt"]
+
+
+def test_nothing_counts_nothing_and_scores_have_four_places() -> None:
+    assert KVCacheLayeringPolicy(chars_per_token=1).decide().signals["total_tokens"] == 0
+    assert KVCacheLayeringPolicy().decide(user_prompt=tokens(1)).score == 0.0005
