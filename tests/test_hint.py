@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from otel_kvpolicy import KVCacheLayeringPolicy, decide, fold_kv_hint
@@ -106,6 +107,7 @@ params_strategy = st.none() | st.dictionaries(
 )
 
 
+@hypothesis_settings(deadline=None)
 @given(
     settings=st.dictionaries(st.text(max_size=10), json_values, max_size=4),
     body=st.none() | st.dictionaries(st.text(max_size=10), json_values, max_size=4),

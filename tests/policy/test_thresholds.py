@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -161,6 +161,7 @@ anything = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(system_prompt=anything, user_prompt=anything, message_history=anything, rag_context=anything, role=anything, tools=anything)
 def test_any_input_gives_a_sound_decision(**call: Any) -> None:
     decision = KVCacheLayeringPolicy().decide(**call)
@@ -172,6 +173,7 @@ def test_any_input_gives_a_sound_decision(**call: Any) -> None:
     assert all(count >= 0 for count in decision.signals.values())
 
 
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 3000), min_size=4, max_size=4),
     turns=st.integers(0, 3),
