@@ -141,7 +141,7 @@ class _Reading:
                     documents += 1
             except TraceError:
                 raise
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 self._passed_over(BrokenLine(path, number, _problem(error)))
         if kind is None:
             first = next((line.problem for line in self._broken if line.path == path), "")
@@ -239,6 +239,8 @@ def _problem(error: Exception) -> str:
         return f"no JSON ({error.msg} at column {error.colno})"
     if isinstance(error, KeyError):
         return f"has no {error.args[0]}"
+    if isinstance(error, AttributeError):
+        return "a value of another kind than its format has"
     return str(error).splitlines()[0][:160] if str(error) else type(error).__name__
 
 

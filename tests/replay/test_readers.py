@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
@@ -190,6 +190,7 @@ def test_many_broken_lines_are_counted_and_the_first_are_kept(path: Path) -> Non
 
 
 @settings(max_examples=150, deadline=None)
+@example(lines=[b"0", b'"x"', b"null"])
 @given(
     lines=st.lists(
         st.one_of(st.binary(max_size=60), st.from_regex(rb'\{"(hash_ids|messages|chunk_hashes|attributes|traj)": .{0,20}\}')), max_size=8
