@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 INSTRUMENT = [
     str(Path(sys.executable).with_name("opentelemetry-instrument")),
@@ -39,3 +41,15 @@ def test_streams() -> None:
 def test_observe_mode() -> None:
     assert "would skip because of one_off_short_prompt" in (shown := run("observe_mode.py"))
     assert shown.endswith("Observe mode: nothing was sent.\n")
+
+
+def test_an_agent_with_tools_and_its_trace_as_a_tree() -> None:
+    pytest.importorskip("pydantic_ai")
+    shown = run("pydantic_ai_agent.py", INSTRUMENT[0], "--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter", "none")
+    runs = [part.splitlines() for part in shown.split("invoke_agent librarian\n")[1:]]
+    assert [run[:3] for run in runs] == [
+        ["   · agent.calls: 2", "   · agent.skipped: 1", "   · agent.stored: 1"],
+        ["   · agent.calls: 2", "   · agent.skipped: 0", "   · agent.stored: 2"],
+    ]
+    assert "      invoke_agent summarizer" in runs[1]
+    assert shown.count("chat stand-in") == shown.count("· explanation: ") == shown.count("POST") == 5
