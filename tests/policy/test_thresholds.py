@@ -212,3 +212,28 @@ def test_as_many_replies_as_asked_for_and_at_least_one() -> None:
 def test_nothing_counts_nothing_and_scores_have_four_places() -> None:
     assert KVCacheLayeringPolicy(chars_per_token=1).decide().signals["total_tokens"] == 0
     assert KVCacheLayeringPolicy().decide(user_prompt=tokens(1)).score == 0.0005
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "asked"),
+    [
+        ("min_prefix_tokens", -1, "of at least 0"),
+        ("min_prefix_tokens", True, "of at least 0"),
+        ("min_context_tokens", float("inf"), "of at least 0"),
+        ("min_context_tokens", "many", "of at least 0"),
+        ("min_history_turns", float("nan"), "of at least 0"),
+        ("min_history_turns", None, "of at least 0"),
+        ("chars_per_token", 0, "above 0"),
+        ("chars_per_token", float("inf"), "above 0"),
+    ],
+)
+def test_what_is_refused_says_so(knob: str, value: Any, asked: str) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
+        KVCacheLayeringPolicy(**{knob: value})
+    assert str(raised.value) == f"{knob} must be a finite number {asked}, not {value!r}"
+
+
+def test_thresholds_of_zero_store_everything() -> None:
+    decision = KVCacheLayeringPolicy(min_prefix_tokens=0, min_context_tokens=0, min_history_turns=0).decide()
+    assert decision.reasons == ["long_shared_prefix(0>=0t)", "large_fixed_context(0>=0t)"]
+    assert decision.score == 1.0
