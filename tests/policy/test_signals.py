@@ -29,6 +29,7 @@ BASE64 = "A" * 100_000
             3,
         ),
         ([{"type": "refusal", "refusal": "no"}], 2),
+        ([{"type": "text", "text": "abc"}, {"type": "output_text", "text": "de"}], 5),
         ({"type": "function_call_output", "call_id": "c", "output": "12345"}, 5),
         (SimpleNamespace(kind="binary", data=b"x" * 1000, media_type="image/png"), 0),
         (SimpleNamespace(kind="image-url", url="https://example.com/a.png"), 0),
