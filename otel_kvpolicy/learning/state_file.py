@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from ..policy.adaptive import AdaptiveRule
 
 __all__ = ["restore", "save"]
 
 _log = logging.getLogger("otel_kvpolicy")
+
+_MOST_BYTES: Final = 4 << 20
+"""A full table takes less than half as much: what is larger is not ours, and not worth a call's time."""
 
 
 def restore(rule: AdaptiveRule, path: Path) -> bool:
@@ -22,10 +27,10 @@ def restore(rule: AdaptiveRule, path: Path) -> bool:
         OSError: it is there and cannot be read.
     """
     try:
-        rule.restore(json.loads(path.read_bytes()))
+        rule.restore(json.loads(_read(path)))
     except FileNotFoundError:
         return False
-    except ValueError as error:  # no JSON, no UTF-8, or not our state
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or not our state
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
         _log.warning("KV_CACHE_STATE_FILE: %s cannot be used (%s); set aside as %s, and learned anew", path, error, aside.name)
@@ -39,6 +44,9 @@ def save(rule: AdaptiveRule, path: Path) -> None:
     Raises:
         OSError: it cannot be written; what was there stays.
     """
+    path = path.resolve()  # of a link, what it leads to is replaced, not the link
+    if path.exists():
+        _ordinary(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -50,3 +58,18 @@ def save(rule: AdaptiveRule, path: Path) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _read(path: Path) -> bytes:
+    size = _ordinary(path)
+    if size > _MOST_BYTES:
+        raise ValueError(f"{size} bytes are more than it ever holds")
+    return path.read_bytes()
+
+
+def _ordinary(path: Path) -> int:
+    """Its size. A pipe would keep a call waiting, and to replace ``/dev/null`` would break more than us."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path} is no ordinary file")
+    return found.st_size

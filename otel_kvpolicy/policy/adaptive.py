@@ -432,7 +432,7 @@ class AdaptiveRule:
                 for label, turns, length, seen, calls, returned in state["classes"][:MAX_CLASSES]
             ]
             lifetime = Lifetime.restored(state["lifetime"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not the state of an adaptive rule: {error!r}") from error
         with self.lock:
             self._gap, self._visible, self._lifetime = gap, visible, lifetime

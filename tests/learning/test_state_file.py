@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
 from otel_kvpolicy import configure, learning
+from otel_kvpolicy.learning import state_file
 from otel_kvpolicy.policy.adaptive import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
@@ -65,7 +67,18 @@ def test_it_is_written_and_read_whole(server: StandIn, instrumented: Telemetry, 
     assert json.dumps(restart(path).export()) == before
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"version": 1}', b'{"version": 2, "gap_seconds": "x"}'])
+def with_reuse(reuse: str) -> bytes:
+    return json.dumps(AdaptiveRule().export()).replace('"reuse": 0.3', f'"reuse": {reuse}').encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"version": 1}', b'{"version": 2, "gap_seconds": "x"}',
+        with_reuse("9" * 400), with_reuse("NaN"), b"[" * 100_000, with_reuse("0.3" + " " * (4 << 20)),
+    ],
+    ids=range(11),
+)  # fmt: skip
 def test_a_damaged_file_is_set_aside_with_a_warning(
     server: StandIn, instrumented: Telemetry, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
@@ -87,3 +100,31 @@ def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(server: Stan
     assert learned is not None
     learned.sync()
     assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"state_file"}
+
+
+def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(server: StandIn, instrumented: Telemetry, tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)  # so that who reads it all the same fails this test, and does not hang it
+    os.write(writer, b"x")
+    configure(rule="adaptive", state_file=str(path))
+    thread = threading.Thread(target=call, args=(server,), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    learned = learning.learner(configure(), failed)
+    assert learned is not None
+    learned.sync()
+    assert path.is_fifo()
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"state_file"}
+    os.close(writer)
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    path, there = tmp_path / "learned.json", tmp_path / "volume" / "learned.json"
+    path.symlink_to(there)
+    state_file.save(AdaptiveRule(), path)
+    assert path.is_symlink()
+    assert json.loads(there.read_text())["classes"] == []
+    assert state_file.restore(AdaptiveRule(), path)
