@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz deep audit bench dashboards tables clean
+.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz audit mutation deep bench dashboards tables clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -53,6 +53,13 @@ fuzz: $(VENV)-fuzz/.ready ## what is read of requests and answers, under atheris
 audit: $(VENV)-audit/.ready ## known vulnerabilities of all dependencies; fails too where one cannot be looked up
 	$(VENV)-audit/bin/pip freeze --exclude-editable > $(VENV)-audit/installed.txt
 	$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r $(VENV)-audit/installed.txt $(ARGS)
+
+mutation: $(VENV)-mutation/.ready ## mutmut over the fixed rule and the hint: which changes no test of theirs notices
+	rm -rf .cache/mutation && mkdir -p .cache/mutation
+	cp -r otel_kvpolicy tests README.md pyproject.toml .cache/mutation
+	cp tests/fuzz/mutation.cfg .cache/mutation/setup.cfg
+	cd .cache/mutation && $(abspath $(VENV)-mutation)/bin/mutmut run $(ARGS)
+	cd .cache/mutation && $(abspath $(VENV)-mutation)/bin/mutmut results
 
 deep: $(READY) ## the property tests with 20 times their examples
 	$(BIN)/python -m pytest -p tests.fuzz.deep -o faulthandler_timeout=3600 -m hypothesis $(ARGS)
