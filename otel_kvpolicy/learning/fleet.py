@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from ..policy.reuse_table import MAX_CLASSES, CallClass
@@ -16,7 +17,8 @@ _TTL_SECONDS: Final = 7 * 24 * 3600
 _MAX_COUNT: Final = 16384
 """Calls after which the counts of a class are halved, so that a fleet's table follows its traffic too."""
 
-_MAX_FIELD: Final = 200
+_MAX_FIELD: Final = 1024
+"""Characters of a class, of whose label each may take twelve (``\\ud83d\\ude00``)."""
 
 # One hash: a field for each class, its value "calls returned". Atomic, since a script is.
 _EXCHANGE: Final = """
@@ -52,8 +54,20 @@ class Fleet:
 
     def __init__(self, url: str) -> None:
         import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
 
-        client: Any = redis.Redis.from_url(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS, decode_responses=True)
+        try:
+            client: Any = redis.Redis.from_url(
+                url,
+                socket_timeout=_SECONDS,
+                socket_connect_timeout=_SECONDS,
+                retry=Retry(NoBackoff(), 0),  # else what was carried out but not answered would be counted again
+                decode_responses=True,
+                encoding_errors="replace",
+            )
+        except ValueError:  # which may quote a password with a "/" or "#" in it
+            raise ValueError("KV_CACHE_REDIS_URL is no URL of a Redis server") from None
         self._client = client
         self._exchange = client.register_script(_EXCHANGE)
 
@@ -66,7 +80,7 @@ class Fleet:
         given = [part for group, counts in new.items() for part in (json.dumps(group), *map(repr, counts))]
         answer = self._exchange(keys=[KEY], args=[_MAX_COUNT, MAX_CLASSES, _TTL_SECONDS, *given])
         pairs = zip(answer[::2], answer[1::2], strict=True)
-        return [counts for field, value in pairs if (counts := _read(field, value)) is not None]
+        return [counts for field, value in islice(pairs, MAX_CLASSES) if (counts := _read(field, value)) is not None]
 
     def close(self) -> None:
         """Gives the connection back."""
@@ -79,7 +93,7 @@ def _read(field: str, value: str) -> tuple[CallClass, float, float] | None:
         label, turns, length, seen = json.loads(field[:_MAX_FIELD])
         buckets = [int(bucket) for bucket in (turns, length, seen)]
         calls, returned = map(float, value.split(" "))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
     if not isinstance(label, str) or not all(0 <= bucket <= 16 for bucket in buckets):
         return None

@@ -19,6 +19,9 @@ __all__ = ["SYNC_SECONDS", "Caught", "Learner", "forget", "learner"]
 SYNC_SECONDS: Final = 30.0
 """Between two times that what was learned is written and shared."""
 
+_EXIT_SECONDS: Final = 1.5
+"""That the end of the process waits for a server which does not answer."""
+
 Caught = Callable[[str, Exception], None]
 """Told of each fault: where, and what."""
 
@@ -41,6 +44,8 @@ class Learner:
         self._thread: threading.Thread | None = None
         self._syncing = threading.Lock()
         self._asleep = threading.Event()
+        self._leaving = False
+        self._left = threading.Event()
         if knobs.state_file is not None:
             try:
                 state_file.restore(self.rule, Path(knobs.state_file))
@@ -52,17 +57,20 @@ class Learner:
         if self._thread is None and (knobs.state_file is not None or knobs.redis_url is not None) and self._syncing.acquire(blocking=False):
             try:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="kvpolicy-learning", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._run, name="kvpolicy-learning", daemon=True)
+                    thread.start()
+                    self._thread = thread
             except RuntimeError as error:  # no more threads, or the interpreter is ending
                 self._caught("learning", error)
             finally:
                 self._syncing.release()
 
     def _run(self) -> None:
-        while True:
+        while not self._leaving:
             self.sync()
             self._asleep.wait(SYNC_SECONDS)
+        self.sync()
+        self._left.set()
 
     def sync(self) -> None:
         """Shares what was learned with the fleet and writes it to the file, as the settings in force say. Never raises."""
@@ -70,11 +78,23 @@ class Learner:
         with self._syncing:
             if knobs.redis_url is not None:
                 self._share(knobs.redis_url)
-            if knobs.state_file is not None:
-                try:
-                    state_file.save(self.rule, Path(knobs.state_file))
-                except Exception as error:  # noqa: BLE001
-                    self._caught("state_file", error)
+            self._save(knobs)
+
+    def _save(self, knobs: settings.Settings) -> None:
+        if knobs.state_file is not None:
+            try:
+                state_file.save(self.rule, Path(knobs.state_file))
+            except Exception as error:  # noqa: BLE001
+                self._caught("state_file", error)
+
+    def leave(self, seconds: float = _EXIT_SECONDS) -> None:
+        """Keeps and shares a last time. What the thread has not done within ``seconds`` is left, but for the file. Never raises."""
+        if self._thread is not None:
+            self._leaving = True
+            self._asleep.set()
+            if self._left.wait(seconds):
+                return
+        self._save(settings.current())
 
     def _share(self, url: str) -> None:
         new = self.rule.take_new()
@@ -92,6 +112,7 @@ class Learner:
         """In a child: threads and connections stay behind, and what was not yet shared is the parent's to share."""
         self._thread, self._fleet = None, None
         self._syncing, self._asleep = threading.Lock(), threading.Event()
+        self._leaving, self._left = False, threading.Event()
         self.rule.take_new()
 
 
@@ -128,7 +149,7 @@ def forget() -> None:
 
 def _at_exit() -> None:
     if _learner is not None:
-        _learner.sync()
+        _learner.leave()
 
 
 _held: list[Learner] = []

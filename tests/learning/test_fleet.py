@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
-from otel_kvpolicy import configure, settings
+from otel_kvpolicy import configure, learning, settings
 from otel_kvpolicy.learning import Learner
 from otel_kvpolicy.learning.fleet import KEY, Fleet
 from otel_kvpolicy.policy.chain import chain_of
 from otel_kvpolicy.policy.reuse_table import MAX_CLASSES, CallClass
 from otel_kvpolicy.requests import read_chat
+from otel_kvpolicy.standin import StandIn
+from tests.conftest import Telemetry
 from tests.dashboards.tools import tool
 
 from .taught import question, teach
@@ -131,6 +138,11 @@ def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
     process.learner.sync()
     assert process.faults == []
     assert [name for name, *_ in process.learner.rule.export()["classes"]] == []
+    client.hset(KEY, mapping={b"\xff\xfe": b"\xff", '["d", 1e999, 0, 0]': "1 1", "[" * 1000: "1 1"})
+    client.hset(KEY, '["e", 0, 1, 0]', "1 1")
+    process.learner.sync()
+    assert process.faults == []
+    assert [name for name, *_ in process.learner.rule.export()["classes"]] == ["e"]
     client.delete(KEY)
     client.set(KEY, "a string")
     process.learner.sync()
@@ -152,6 +164,65 @@ def test_the_table_is_bounded_and_follows_its_traffic(store: Server) -> None:
     process.learner.sync()
     assert process.faults == []
     fleet.close()
+
+
+def test_an_agent_of_any_name_is_shared(store: Server) -> None:
+    store.start()
+    one, other = Process(store.url), Process(store.url)
+    group = CallClass("\U0001f600" * 64, 4, 16, 4)
+    one.learner.rule.give_back({group: (3.0, 1.0)})
+    one.learner.sync()
+    other.learner.sync()
+    assert other.learner.rule.export()["classes"] == [(*group, 3.0, 1.0)]
+
+
+@pytest.mark.parametrize("password", ["canary/1", "canary#1", "canary?1", "canary]1", "canary[1"])
+def test_no_password_is_logged(password: str, server: StandIn, instrumented: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    configure(rule="adaptive", redis_url=f"redis://:{password}@127.0.0.1:1/0")
+    with OpenAI(base_url=server.base_url, api_key="key") as client:
+        client.chat.completions.create(model="stand-in", messages=question(), max_tokens=2)  # type: ignore[arg-type]
+    learned = learning.learner(configure(), lambda *_: None)
+    assert learned is not None
+    learned.sync()
+    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"redis"}
+    assert "redis failed" in caplog.text
+    assert "canary" not in caplog.text
+
+
+APP = """
+from openai import OpenAI
+with OpenAI(api_key="key") as client:
+    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2)
+"""
+
+
+def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_path: Path) -> None:
+    """Bytes that never make an answer: no timeout of a socket ends that."""
+    path, over = tmp_path / "learned.json", threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while not over.wait(0.2):
+                connection.sendall(b"+")
+
+    def accept(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        knobs = {"KV_CACHE_RULE": "adaptive", "KV_CACHE_STATE_FILE": str(path), "KV_CACHE_REDIS_URL": url}
+        options = ["--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter", "none"]
+        command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), *options, sys.executable, "-c", APP]
+        try:
+            subprocess.run(command, env={**clean, **knobs, "OPENAI_BASE_URL": server.base_url}, check=True, timeout=45)
+        finally:
+            over.set()
+    assert path.exists()
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://host", "redis://127.0.0.1:1/0"])
