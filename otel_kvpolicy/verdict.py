@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .context import CallContext
+from .hint import FIELD, MAX_OFFLOAD_KEY
 from .policy import CallText, KVCacheDecision, KVCacheLayeringPolicy
 from .policy.adaptive import AdaptiveCall, AdaptiveRule, Why
 from .policy.chain import chain_of
@@ -23,12 +24,16 @@ class Lesson(NamedTuple):
 
     rule: AdaptiveRule
     call: AdaptiveCall
+    capped: bool
 
     def settle(self, record: CallRecord) -> None:
-        """Tells whether the call was to be stored in the end: where no hint reached the server, it stores by its own rules."""
+        """Tells, once its prompt was processed, whether the call was to be stored: where no hint reached the server, it stores by its own
+        rules. Nothing is told of what a caller let store in part, or of a server that knows no hint, whose cache is another.
+        """
+        if record.outcome == "rejected" or (self.capped and not record.skip):
+            return
         stored = record.outcome not in {"applied", "caller"} or not record.skip
-        if stored != self.call.stored or record.keep_tokens:
-            self.rule.settle(self.call, stored=stored, kept=record.keep_tokens > 0)
+        self.rule.settle(self.call, stored=stored, kept=record.keep_tokens > 0)
 
     def learn(self, answer: Answer) -> None:
         """Tells what the server had of the prompt, where it says."""
@@ -79,8 +84,9 @@ def judge(
         text = _set_apart(text, content_chars(known.rag_context))
     if learned is None or not fixed.enabled:
         return Verdict(_by_policy(fixed, text, body, known))
-    decision, call = learned.decide(text, known.agent_name or known.role, chain_of(body, learned.key, outlined))
-    lesson = Lesson(learned, call)
+    decision, call = learned.decide(text, known.agent_name or known.role, chain_of(body, learned.key, outlined), settled=False)
+    given = body.get(FIELD)
+    lesson = Lesson(learned, call, isinstance(given, Mapping) and given.get(MAX_OFFLOAD_KEY) is not None)
     if policy is None and knobs.rule == AdaptiveRule.rule:
         shadow = _of_fixed(fixed, text, body, known) if knobs.shadow else None
         return Verdict(decision, call.why, shadow, _keep(decision, call, knobs), lesson)

@@ -84,11 +84,13 @@ class Runtime:
             seam = "hint"
             origin = _origin(client, options)
             policy = self.policy or knobs.policy
-            record, params = _settle(policy, verdict, knobs, body, origin, azure=_is_azure(client.__class__), agent=known.agent_name)
+            azure = _is_azure(client.__class__)
+            record, params = _settle(policy, verdict, knobs, body, origin, azure=azure, agent=known.agent_name)
+            lesson = verdict.lesson if knobs.targets.allow(origin, azure=azure) else None  # another's cache teaches nothing of ours
             seam = "span"
             theirs = spans.current_chat_span()
             span = theirs or spans.start_chat_span(self.tracer, body, record)
-            call = ChatCall(self, record, span, verdict.lesson, ours=theirs is None, origin=origin, seconds=seconds)
+            call = ChatCall(self, record, span, lesson, ours=theirs is None, origin=origin, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
             self.faults.caught(seam, error)
             return None
@@ -192,8 +194,8 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_context", "_done", "_lesson", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime", "_seconds",
-        "_token", "options", "pulling", "span",
+        "_answer", "_attributes", "_begun", "_context", "_done", "_lesson", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime",
+        "_seconds", "_token", "options", "pulling", "span",
     )  # fmt: skip
 
     def __init__(
@@ -209,6 +211,7 @@ class ChatCall:
         self._seconds = seconds
         self._attributes: dict[str, Any] | None = None
         self._answer: Answer | None = None
+        self._begun = False
         self._done = False
         self._lock = threading.Lock()
         self._plain: Any = None
@@ -276,11 +279,6 @@ class ChatCall:
             self._attributes = self._runtime.instruments.decided(self._record, self._seconds, self._context)
         except Exception as error:  # noqa: BLE001
             self._runtime.faults.caught("metrics", error)
-        if self._lesson is not None:
-            try:
-                self._lesson.settle(self._record)
-            except Exception as error:  # noqa: BLE001
-                self._runtime.faults.caught("learning", error)
 
     def failed(self, error: BaseException) -> None:
         """The request has raised: nothing will follow, and whether its prompt was processed nobody says."""
@@ -290,11 +288,22 @@ class ChatCall:
 
     def saw(self, answer: Answer | None) -> None:
         """Takes note of what the answer, or one chunk of it, says."""
+        if not self._begun:
+            self._begun = True
+            self._settle_lesson()
         if answer is None:
             return
         self._answer = answer if self._answer is None else self._answer.then(answer)
         if not self._ours:  # now: another's span may have ended by the time the stream has
             spans.record_answer(self.span, answer, ours=False)
+
+    def _settle_lesson(self) -> None:
+        """Not before an answer begins, which a stream's headers are not: only then was the prompt processed."""
+        if self._lesson is not None:
+            try:
+                self._lesson.settle(self._record)
+            except Exception as error:  # noqa: BLE001
+                self._runtime.faults.caught("learning", error)
 
     def fault(self, seam: str, error: Exception) -> None:
         """A fault of ours while the answer was read."""

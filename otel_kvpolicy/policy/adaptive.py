@@ -150,7 +150,7 @@ class _Memory:
         self.chars = chars
         self.tally = tally
         self.hashes = hashes
-        self.stored = True
+        self.stored: bool | None = None  # nobody has said yet
         self.returned = 0.0
         self.counted = False
         self.restores = 0
@@ -174,8 +174,8 @@ class AdaptiveCall:
         self.known = known  # the rule's own, like all below
         self.memory = memory
         self.gap = gap  # seconds since what it continues was stored, where finding that cached or not tells of the lifetime
-        self.was_stored = known is not None and known.stored
-        self.stored = True
+        self.was_stored = known.stored if known is not None else None
+        self.stored: bool | None = None
 
     def keep_tokens(self, chars_per_token: float = DEFAULT_CHARS_PER_TOKEN, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> int:
         """Tokens that a partial store is to keep of a skipped call: the prefix seen before, down to whole chunks; 0 for none."""
@@ -237,22 +237,29 @@ class AdaptiveRule:
         self._visible = 1.0
         self._continued = 0
 
-    def decide(self, text: CallText, role: str | None = None, chain: Chain = EMPTY_CHAIN) -> tuple[KVCacheDecision, AdaptiveCall]:
+    def decide(
+        self, text: CallText, role: str | None = None, chain: Chain = EMPTY_CHAIN, *, settled: bool = True
+    ) -> tuple[KVCacheDecision, AdaptiveCall]:
         """Decides for a call and remembers it.
 
         Args:
             text: what was counted of it.
             role: its agent or role; classes are told apart by it.
             chain: its boundaries; without them nothing is learned from the call.
+            settled: whether the decision is as good as carried out. Else nothing is taken for stored until :meth:`settle` says so: a call
+                may fail, and others like it may come while it is on its way.
 
         Returns:
-            The decision, and the call for :meth:`observe`. The rule takes it that its decision is followed: where it is not, tell
-            :meth:`settle`.
+            The decision, and the call for :meth:`observe`. Where a settled decision is not followed, tell :meth:`settle`.
         """
         signals = estimate(text, self.chars_per_token)
         now = self._clock()
         with self.lock:
             call = self._decide(now, text.history_turns, signals["total_tokens"], role or "", chain)
+            if settled:
+                _follow(call, stored=call.why.code != "reuse_unlikely")
+            else:
+                call.was_stored = None
         why = call.why
         worthy = why.code != "reuse_unlikely"
         decision = KVCacheDecision.trusted(cache_worthy=worthy, score=round(why.reuse, 4), reasons=[why.reason], signals=signals)
@@ -279,10 +286,8 @@ class AdaptiveRule:
             self._remember(memory)
         gap = now - known.at if first and known is not None and known.stored else None
         call = AdaptiveCall(why, known, keep=depth, total=total, memory=memory, gap=gap)
-        stored = why.code != "reuse_unlikely"
-        if stored:
+        if why.code != "reuse_unlikely":
             self._lifetime.stored(why.reuse)
-        _follow(call, stored=stored)
         return call
 
     def _give_up(self, now: float) -> None:
@@ -295,7 +300,7 @@ class AdaptiveRule:
     def _restore(self, why: Why, known: _Memory, now: float, *, shared: bool) -> Why:
         """Stores a shared prefix again where the cache has probably dropped it: it said so, or was not asked for it in a lifetime."""
         lifetime = self._lifetime.seconds
-        lost = not known.stored or (lifetime is not None and now - known.touched > lifetime)
+        lost = known.stored is False or (lifetime is not None and now - known.touched > lifetime)
         if shared and lost and why.code == "reuse_unlikely" and known.restores < _MAX_RESTORES:
             known.restores += 1
             why = why._replace(code="shared_prefix_lost")
@@ -368,7 +373,7 @@ class AdaptiveRule:
                     del self._known[each]
 
     def settle(self, call: AdaptiveCall, *, stored: bool, kept: bool = False) -> None:
-        """Tells what was really done with a call where that is not what was decided: the rule only watches, or the caller chose.
+        """Tells what was really done with a call: the rule may only watch, or the caller have chosen.
 
         Args:
             call: from :meth:`decide`.
@@ -461,7 +466,7 @@ def _follow(call: AdaptiveCall, *, stored: bool) -> None:
     if call.memory is not None:
         call.memory.stored = stored
     if call.known is not None:
-        call.known.stored = stored or call.was_stored
+        call.known.stored = stored or (call.known.stored if call.was_stored is None else call.was_stored)
 
 
 def _within(value: Any, low: float, high: float) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import APIConnectionError, AsyncOpenAI, OpenAI
 
 from otel_kvpolicy import KVCacheLayeringPolicy, KVPolicyInstrumentor, configure, kv_context, learning
 from otel_kvpolicy.policy.adaptive import AdaptiveRule
@@ -115,6 +115,68 @@ async def test_it_learns_from_streams_of_async_clients(server: StandIn, instrume
             assert [chunk async for chunk in stream]
             messages = [*messages, said("assistant", "yes"), said("user", "and " * 600)]
     assert attributes(instrumented)["kvpolicy.adaptive.survival"] == 1.0
+
+
+@pytest.fixture
+def forgetful() -> Iterator[StandIn]:
+    """A server that keeps nothing: what is believed to be stored there is found lost."""
+    with StandIn(mode="none", gpu_tokens=0) as server:
+        yield server
+
+
+def twice() -> list[list[dict[str, Any]]]:
+    """Two calls under one head, which nobody had before."""
+    head = said("system", f"{question()}")
+    return [[head, *question()], [head, *question()]]
+
+
+def test_a_call_that_failed_is_not_taken_for_stored(forgetful: StandIn, instrumented: Telemetry) -> None:
+    configure(rule="adaptive")
+    first, second = twice()
+    with OpenAI(base_url="http://127.0.0.1:9/v1", api_key="key", max_retries=0) as client, pytest.raises(APIConnectionError):
+        client.chat.completions.create(model="stand-in", messages=first)  # type: ignore[arg-type]
+    call(forgetful, second)
+    call(forgetful, question())
+    assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_call_on_its_way_is_not_taken_for_stored(forgetful: StandIn, instrumented: Telemetry, begun: bool) -> None:
+    configure(rule="adaptive")
+    first, second = twice()
+    with (
+        OpenAI(base_url=forgetful.base_url, api_key="key") as client,
+        client.chat.completions.create(model="stand-in", messages=first, stream=True) as stream,  # type: ignore[call-overload]
+    ):
+        if begun:
+            next(stream)
+        call(forgetful, second)
+    call(forgetful, question())
+    assert attributes(instrumented).get("kvpolicy.adaptive.survival") == (0.0 if begun else None)
+
+
+@pytest.mark.parametrize("cap", [0, 256])
+def test_what_a_caller_let_store_in_part_is_not_missed(forgetful: StandIn, instrumented: Telemetry, cap: int) -> None:
+    configure(rule="adaptive")
+    for messages in twice():
+        call(forgetful, messages, extra_body={"kv_transfer_params": {"lmcache.max_offload_tokens": cap}})
+    call(forgetful, question())
+    assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_the_cache_of_a_server_that_is_sent_no_hint_teaches_nothing(forgetful: StandIn, instrumented: Telemetry, mode: str) -> None:
+    configure(rule="adaptive", mode=mode, targets="other.example")
+    conversation(forgetful)
+    assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
+
+
+def test_the_cache_of_a_server_that_refuses_the_hint_teaches_nothing(instrumented: Telemetry) -> None:
+    configure(rule="adaptive")
+    with StandIn(strict="openai", mode="none", gpu_tokens=0) as server:
+        conversation(server)
+    assert attributes(instrumented)["kvpolicy.hint.outcome"] == "rejected"
+    assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
 
 
 def test_without_cached_tokens_it_stays_at_the_floor(instrumented: Telemetry) -> None:
