@@ -22,8 +22,8 @@ _LOOK_BACK: Final = (1, 2, 4, 8)
 _STRETCH: Final = 64
 """Messages that are hashed at a stroke."""
 
-_MAX_DEPTH: Final = 6
-"""Nesting of content that is looked into; what lies deeper does not tell prompts apart."""
+_MAX_VALUES: Final = 10_000
+"""Values of a content of an odd shape that are looked into, for it may be cyclic; what is left does not tell prompts apart."""
 
 
 class Chain(NamedTuple):
@@ -54,7 +54,7 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
         key: secret of the process, such as ``secrets.randbits(64)``; the same for all calls that are to recognise each other.
         text: what was counted of ``body``, where it was: what it knows of the messages is not worked out again.
     """
-    messages = body.get("messages") or body.get("input")
+    messages = body.get("messages") or _input(body)
     if isinstance(messages, str):
         messages = [messages]
     if not isinstance(messages, (list, tuple)) or not messages:
@@ -75,8 +75,16 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
         return _boundaries(roles, [_text(message) for message in messages], sizes or list(map(_chars, messages)), before, _seed(body, key))
 
 
+def _input(body: Mapping[Any, Any]) -> Any:
+    """Of a Responses request; of one that goes on an earlier response nothing, for most of its prompt is the server's and not in it."""
+    return None if body.get("previous_response_id") or body.get("conversation") else body.get("input")
+
+
 def _seed(body: Mapping[Any, Any], key: int) -> int:
-    """What stands before the first message: tools, by their names, and instructions."""
+    """What stands before the first message: tools, by their names, and instructions. Each model and each salt has a cache of its own."""
+    salt = body.get("cache_salt")
+    if salt is not None:
+        key = hash((key, _digest(salt)))
     tools = body.get("tools")
     if not tools or not isinstance(tools, (list, tuple)):
         return hash((key, _digest(body.get("model")), _digest(body.get("instructions"))))
@@ -174,15 +182,27 @@ def _chars(message: Any) -> int:
     return content_chars(message if content is None else content)
 
 
-def _digest(value: Any, depth: int = 0) -> Any:
+def _digest(value: Any) -> Any:
     """Something hashable that tells content apart."""
     if value is None or isinstance(value, (str, int, float)):
         return value
-    if depth > _MAX_DEPTH:
-        return None
-    if isinstance(value, Mapping):
-        return tuple(_digest(item, depth + 1) for key, item in value.items() if key not in {"id", "status", "call_id", "tool_call_id"})
-    if isinstance(value, (list, tuple)):
-        return tuple(_digest(item, depth + 1) for item in value)
-    fields = getattr(value, "__dict__", None)
-    return _digest(fields, depth) if isinstance(fields, dict) else type(value).__name__
+    found: list[Any] = []
+    pending = [value]
+    for _ in range(_MAX_VALUES):
+        if not pending:
+            break
+        value = pending.pop()
+        if value is None or isinstance(value, (str, int, float)):
+            found.append(value)
+            continue
+        if isinstance(value, Mapping):
+            parts = [item for key, item in value.items() if key not in {"id", "status", "call_id", "tool_call_id"}]
+        elif isinstance(value, (list, tuple)):
+            parts = list(value)
+        else:
+            fields = getattr(value, "__dict__", None)
+            parts = [fields] if isinstance(fields, dict) else [type(value).__name__]
+        found.append(len(parts))
+        if len(pending) < _MAX_VALUES:
+            pending += parts
+    return tuple(found)

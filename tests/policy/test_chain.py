@@ -177,3 +177,40 @@ def test_what_was_counted_changes_no_boundary(messages: list[dict[str, Any]]) ->
     body = {"model": "m", "messages": messages}
     counted, fresh = chain_of(body, KEY, read_chat(body)), chain_of(body, KEY)
     assert (counted.hashes, counted.parent) == (fresh.hashes, fresh.parent)
+
+
+class Cycle(dict[str, Any]):
+    """Holds itself fifty times, and says so when it is looked into without end."""
+
+    looks = 0
+
+    def __init__(self) -> None:
+        super().__init__({str(at): self for at in range(50)})
+
+    def items(self) -> Any:
+        self.looks += 1
+        if self.looks > 20_000:
+            raise RecursionError
+        return super().items()
+
+
+@pytest.mark.parametrize("where", ["model", "tools", "tool_calls"])
+def test_a_body_that_holds_itself_is_looked_into_for_a_while_only(where: str) -> None:
+    cycle = Cycle()
+    said_so = said("assistant", "yes", **({"tool_calls": cycle} if where == "tool_calls" else {}))
+    more = {"model": cycle} if where == "model" else {"tools": [{"name": cycle}]} if where == "tools" else {}
+    assert len(chain([said("user", "hi"), said_so, said("tool", "ok")], **more).hashes) == 2
+    assert cycle.looks > 0
+
+
+@pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
+def test_a_prompt_that_the_server_holds_is_not_taken_for_what_the_body_says_of_it(field: str) -> None:
+    body = {"model": "m", "input": "and then?"}
+    assert len(chain_of(body, KEY).hashes) == 1
+    assert chain_of({**body, field: "resp_1"}, KEY) == EMPTY_CHAIN
+
+
+def test_each_salt_has_a_cache_of_its_own() -> None:
+    one, other = chain(TALK, cache_salt="a"), chain(TALK, cache_salt="b")
+    assert chain(TALK, cache_salt="a") == one
+    assert not {*one.hashes} & {*other.hashes, *chain(TALK).hashes}
