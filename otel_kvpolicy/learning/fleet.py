@@ -53,6 +53,8 @@ class Fleet:
     """
 
     def __init__(self, url: str) -> None:
+        import encodings.idna  # noqa: F401 - for the look-up of the host, which is not to import it while the process forks
+
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - registers hooks of its own for forks: not while redis is imported and a fork waits for it
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .. import settings
 from ..policy.adaptive import AdaptiveRule
@@ -21,6 +22,8 @@ SYNC_SECONDS: Final = 30.0
 
 _EXIT_SECONDS: Final = 1.5
 """That the end of the process waits for a server which does not answer."""
+
+_FORK_SECONDS: Final = 5.0
 
 Caught = Callable[[str, Exception], None]
 """Told of each fault: where, and what."""
@@ -100,7 +103,8 @@ class Learner:
         new = self.rule.take_new()
         try:
             if self._fleet is None or self._fleet[0] != url:
-                self._fleet = (url, Fleet(url))
+                with _importing:
+                    self._fleet = (url, Fleet(url))
             counts = self._fleet[1].exchange(new)
         except Exception as error:  # noqa: BLE001 - the process goes on with what it knows itself
             self.rule.give_back(new)
@@ -117,6 +121,7 @@ class Learner:
 
 
 _making = threading.Lock()
+_importing = threading.Lock()  # a module that a thread is importing while its process forks can never be imported in the child
 _learner: Learner | None = None
 
 
@@ -152,27 +157,32 @@ def _at_exit() -> None:
         _learner.leave()
 
 
-_held: list[Learner] = []
+_held: list[Any] = []
 
 
 def _before_fork() -> None:
+    if _importing.acquire(timeout=_FORK_SECONDS):
+        _held.append(_importing)
     if _learner is not None:
         _learner.rule.lock.acquire()
-        _held.append(_learner)
+        _held.append(_learner.rule.lock)
 
 
 def _in_parent() -> None:
     while _held:
-        _held.pop().rule.lock.release()
+        _held.pop().release()
 
 
 def _in_child() -> None:
-    global _making  # noqa: PLW0603 - another thread of the parent may have been making one
-    _making = threading.Lock()
-    while _held:
-        held = _held.pop()
-        held.rule.lock.release()
-        held.forked()
+    global _importing, _learner, _making  # noqa: PLW0603
+    found = _learner
+    whole = found is not None and found.rule.lock in _held
+    _in_parent()
+    _importing, _making = threading.Lock(), threading.Lock()  # another thread of the parent may have held one
+    if found is not None and whole:
+        found.forked()
+    else:  # made while the process forked
+        _learner = None
 
 
 atexit.register(_at_exit)

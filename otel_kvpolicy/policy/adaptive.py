@@ -226,7 +226,7 @@ class AdaptiveRule:
         self._floor = floor
         self._margin = _ROUNDING - slack
         self._max_calls = max_calls
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may interrupt it, and make a call or fork
         self._table = ReuseTable()
         self._known: dict[int, _Memory] = {}
         self._calls: deque[_Memory] = deque()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -223,6 +224,45 @@ def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_p
         finally:
             over.set()
     assert path.exists()
+
+
+FORKING = """
+import os, threading
+from otel_kvpolicy import configure, learning
+
+learning.started = threading.Event()
+learned = learning.learner(configure(rule="adaptive", redis_url="redis://127.0.0.1:1/0"), lambda *_: None)
+assert learning.started.wait(20)
+child = os.fork()
+import redis
+if not child:
+    os._exit(0)
+learned.leave()
+print(child, flush=True)
+os.waitpid(child, 0)
+print("ended", flush=True)
+"""
+"""A worker that is forked while the thread imports redis, and imports it too."""
+
+SLOW = """
+import threading
+from otel_kvpolicy import learning
+learning.started.set()
+threading.Event().wait(1)
+"""
+
+
+def test_a_worker_forked_while_redis_is_imported_can_import_it(tmp_path: Path) -> None:
+    (tmp_path / "redis.py").write_text(SLOW)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
+    with subprocess.Popen([sys.executable, "-c", FORKING], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert process.communicate(timeout=20)[0] == "ended\n"
+        except subprocess.TimeoutExpired:
+            os.kill(child, signal.SIGKILL)
+            raise
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://host", "redis://127.0.0.1:1/0"])
