@@ -29,6 +29,7 @@ for i = 4, #ARGV, 3 do
   if known then
     local c, r = string.match(known, '^(%S+) (%S+)$')
     calls, returned = tonumber(c) or 0, tonumber(r) or 0
+    if not (calls >= 0 and calls < 1e9 and returned >= 0 and returned < 1e9) then calls, returned = 0, 0 end
   end
   if known or redis.call('HLEN', KEYS[1]) < classes then
     calls, returned = calls + tonumber(ARGV[i + 1]), returned + tonumber(ARGV[i + 2])

@@ -161,13 +161,16 @@ class ReuseTable:
     def adopt(self, counts: Iterable[tuple[CallClass, float, float]]) -> None:
         """Takes the counts of a whole fleet, of which what was taken for sharing is a part, in place of its own.
 
-        What was counted since stays on top. Counts that make no sense are passed over.
+        What was counted since stays on top. Counts that make no sense are passed over, and those of fewer calls than it knows itself: a
+        fleet that starts anew, because its store was emptied, teaches nobody to forget.
         """
         for group, calls, returned in counts:
             if not (isfinite(calls) and isfinite(returned)) or calls < 0 or returned < 0:
                 continue
             scale = min(1.0, _MAX_COUNT / calls) if calls else 1.0
             tally = self.tally(group)
+            if calls < tally.calls - tally.new_calls:
+                continue
             tally.calls = calls * scale + tally.new_calls
             tally.returned = returned * scale + tally.new_returned
         self._all.calls = sum(tally.calls for tally in self._classes.values())

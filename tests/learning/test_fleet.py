@@ -130,6 +130,31 @@ def test_while_the_store_is_down_the_process_learns_on_and_shares_later(store: S
     assert client.hlen(KEY) == len(process.learner.rule.export()["classes"])
 
 
+def test_a_store_that_was_emptied_makes_nobody_forget(store: Server) -> None:
+    client = store.start()
+    group = CallClass("batch", 0, 2, 0)
+    one, other = Process(store.url), Process(store.url)
+    for process, calls in ((one, 500.0), (other, 0.0)):
+        process.learner.rule.give_back({group: (calls, 0.0)})
+        process.learner.sync()
+    assert [other.learner.rule.export()["classes"]] == [[(*group, 500.0, 0.0)]]
+    client.flushall()
+    for process, calls in ((one, 1.0), (other, 700.0)):
+        process.learner.rule.give_back({group: (calls, calls)})
+        process.learner.sync()
+    one.learner.sync()
+    assert one.learner.rule.export()["classes"] == other.learner.rule.export()["classes"] == [(*group, 701.0, 701.0)]
+
+
+@pytest.mark.parametrize("counts", ["nan nan", "inf inf", "1e308 1e308", "-1 5", "1 -5", "1 nan", "x"])
+def test_counts_that_make_no_sense_are_begun_anew(store: Server, counts: str) -> None:
+    client = store.start()
+    client.hset(KEY, '["a", 0, 1, 0]', counts)
+    fleet = Fleet(store.url)
+    assert fleet.exchange({CallClass("a", 0, 1, 0): (2.0, 1.0)}) == [(CallClass("a", 0, 1, 0), 2.0, 1.0)]
+    fleet.close()
+
+
 def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
     client = store.start()
     client.hset(
