@@ -32,7 +32,7 @@ WITHOUT = (
 def test_panels_of_a_real_pair(real_pair: Pair, tmp_path: Path) -> None:
     ports = [int(url.rsplit(":", 1)[1]) for url in (real_pair.url, real_pair.lmcache_url)]
     # A tiny model with a short context: prompts, and the threshold that tells them apart, are smaller.
-    with App(model=real_pair.model, scale=0.3, KV_CACHE_MIN_PREFIX_TOKENS="400") as app:
+    with App(model=real_pair.model, scale=0.3, KV_CACHE_MIN_PREFIX_TOKENS="400", KV_CACHE_SHADOW="true") as app:
         targets = [target("app", "app:1", app.port), target("vllm", "gb10:8000", ports[0]), target("lmcache", "gb10:8080", ports[1])]
         with Prometheus(tmp_path, targets) as prometheus:
             seen = app.calls(real_pair.base_url, *("store", "skip", "store", "store", "caller", "store"))
