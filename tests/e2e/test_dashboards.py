@@ -1,6 +1,6 @@
 """The dashboards against a real vLLM with a real LMCache under traffic: which panels have data, and whether the figures are right.
 
-``make e2e`` says how the pair is named or started; see tests/e2e/conftest.py.
+``make e2e`` says how the pair is named or started; see conftest.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ import pytest
 
 from otel_kvpolicy.dashboards.queries import NAMES_STATES
 
-from ..e2e.conftest import real_pair
-from ..e2e.pairs import Pair
-from .built import fill, panel_queries
-from .live import App, Prometheus, target, until
-from .test_live import panel_expr
-
-__all__ = ["real_pair"]
+from ..dashboards.built import fill, panel_queries
+from ..dashboards.live import App, Prometheus, target, until
+from ..dashboards.test_live import panel_expr
+from .pairs import Pair
 
 pytestmark = pytest.mark.e2e
 
