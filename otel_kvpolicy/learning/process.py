@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - registers hooks of its own for forks: not while redis is imported and a fork waits for it
 import os
 import threading
 from collections.abc import Callable
@@ -60,6 +59,10 @@ class Learner:
         if self._thread is None and (knobs.state_file is not None or knobs.redis_url is not None) and self._syncing.acquire(blocking=False):
             try:
                 if self._thread is None:
+                    if knobs.redis_url is not None:
+                        # It registers fork hooks of its own: not while the thread imports redis and a fork waits for that. And for nobody
+                        # else: the SDK's fork handler waits for ever where this was imported after the tracer provider was made.
+                        import concurrent.futures.thread  # noqa: F401
                     thread = threading.Thread(target=self._run, name="kvpolicy-learning", daemon=True)
                     thread.start()
                     self._thread = thread

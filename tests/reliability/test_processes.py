@@ -150,3 +150,28 @@ with OpenAI(api_key="key") as client:
 def test_the_api_alone_is_enough(server: StandIn) -> None:
     run(server, WITHOUT_SDK)
     assert ["kv_transfer_params" in request.body for request in server.requests] == [True, True]
+
+
+SDK_FIRST = f"""
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+provider = TracerProvider(resource=Resource({{"service.name": "app"}}))
+from otel_kvpolicy import KVPolicyInstrumentor
+KVPolicyInstrumentor().instrument(tracer_provider=provider)
+{CALL}
+call()
+import os
+child = os.fork()
+if not child:
+    call()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.parametrize("rule", ["thresholds", "adaptive"])
+def test_nothing_of_ours_makes_the_sdks_fork_handler_wait(server: StandIn, rule: str) -> None:
+    """It does where ``concurrent.futures.thread`` is imported after the provider was made (OpenTelemetry 1.45)."""
+    assert run(server, SDK_FIRST, KV_CACHE_RULE=rule) == "0\n"
+    assert ["kv_transfer_params" in request.body for request in server.requests] == [True, True]
