@@ -185,7 +185,7 @@ class AdaptiveCall:
 class AdaptiveRule:
     """Learns which calls come back and what a place in the cache is worth.
 
-    Memory: ``max_calls`` calls with at most six boundaries each, and 2,048 classes: about 4 MiB at the most with the defaults.
+    Memory: ``max_calls`` calls with at most six boundaries each, and 2,048 classes: about 5 MiB at the most with the defaults.
 
     Args:
         clock: seconds, from any point, never going back.

@@ -18,6 +18,7 @@ from .app import AskedFaultError
 __all__ = ["LoopbackServer", "address", "listen"]
 
 _STOP_SECONDS: Final = 2
+_PATIENCE_SECONDS: Final = 10.0
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -81,7 +82,7 @@ class LoopbackServer:
         """Stops the server and frees its ports. Calls that hang are cut."""
         self._server.should_exit = True
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS + _PATIENCE_SECONDS)  # a daemon: whatever keeps it, nobody has to wait for that
         for each in self._listeners:
             each.close()
 
