@@ -38,10 +38,10 @@ def hint_params(*, skip: bool, keys: HintKeys = "both", keep_tokens: int = 0, st
         stats: whether to ask for the split of the cached tokens.
     """
     params: dict[str, Any] = {}
-    if keys == "skip_save" or (keys == "both" and not skip):
+    if keys != "max_offload_tokens":
         params[SKIP_SAVE_KEY] = skip
-    elif skip:
-        params = {SKIP_SAVE_KEY: True, MAX_OFFLOAD_KEY: keep_tokens} if keys == "both" else {MAX_OFFLOAD_KEY: keep_tokens}
+    if keys != "skip_save" and skip:
+        params[MAX_OFFLOAD_KEY] = keep_tokens
     if stats:
         params[STATS_KEY] = True
     return params

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from ..hint import FIELD, hint_params
+from ..hint import FIELD, STATS_KEY, hint_params
 from ..requests import read_answer
 from .http import Http, RefusedError, ServerError
 from .pages import Page
@@ -19,7 +19,7 @@ from .trial import ARMS, CONTROL, STORE, Trial
 
 __all__ = ["Bench", "Plan", "Size", "measure"]
 
-_ASK: Final = {**hint_params(skip=True), "cached_token_stats": True}
+_ASK: Final = hint_params(skip=True, stats=True)
 _CHUNKS: Final = 3
 _MEASURED_WORDS: Final = 60
 _RESERVED_TOKENS: Final = 64
@@ -221,7 +221,7 @@ class Bench:
             return _Held(None, None, None)
         params = answer.get(FIELD)
         params = params if isinstance(params, Mapping) else {}
-        stats = params.get("cached_token_stats")
+        stats = params.get(STATS_KEY)
         told = (stats if isinstance(stats, Mapping) else params).get("num_lmcache_cached_tokens")
         cached = self._cached_tokens(answer)
         if isinstance(told, int):
