@@ -84,9 +84,9 @@ class Runtime:
             seam = "hint"
             origin = _origin(client, options)
             policy = self.policy or knobs.policy
-            azure = _is_azure(client.__class__)
-            record, params = _settle(policy, verdict, knobs, body, origin, azure=azure, agent=known.agent_name)
-            lesson = verdict.lesson if knobs.targets.allow(origin, azure=azure) else None  # another's cache teaches nothing of ours
+            allowed = knobs.targets.allow(origin, azure=_is_azure(client.__class__))
+            record, params = _settle(policy, verdict, knobs, body, origin, allowed=allowed, agent=known.agent_name)
+            lesson = verdict.lesson if allowed else None  # another's cache teaches nothing of ours
             seam = "span"
             theirs = spans.current_chat_span()
             span = theirs or spans.start_chat_span(self.tracer, body, record)
@@ -136,7 +136,7 @@ def _settle(
     body: Mapping[Any, Any],
     origin: Origin,
     *,
-    azure: bool,
+    allowed: bool,
     agent: str | None,
 ) -> tuple[CallRecord, dict[str, Any] | None]:
     """Who decides in the end and what is sent: the record, and the new ``kv_transfer_params`` or ``None`` to leave the body alone."""
@@ -152,7 +152,7 @@ def _settle(
         _warn_of_cap(given, origin)
     elif knobs.mode == "observe":
         outcome = "observed"
-    elif not knobs.targets.allow(origin, azure=azure):
+    elif not allowed:
         outcome = "excluded_target"
     elif origin in _rejected:
         outcome = "rejected"
