@@ -115,6 +115,11 @@ class Settings(BaseModel):
         default=64 << 20, description="size at which the decision log is rotated; three older files are kept"
     )
 
+    @property
+    def learns(self) -> bool:
+        """Whether anybody asks for the learned rule, in force or in the shadow."""
+        return self.shadow or self.rule == "adaptive"
+
     @cached_property
     def policy(self) -> KVCacheLayeringPolicy:
         """The fixed rule with these thresholds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 
 from .. import hint, settings
 from ..context import CallContext
+from ..learning import state_file
 from ..policy.adaptive import AdaptiveRule
 from ..requests import read_chat, read_responses
 from ..telemetry import CallRecord, names
@@ -63,7 +63,7 @@ def decide_offline(body: Any, knobs: settings.Settings, role: str | None) -> tup
     if not isinstance(body, Mapping) or not ("messages" in body or "input" in body):
         raise ValueError("no request body: neither chat completions' 'messages' nor Responses' 'input' is in it")
     text = (read_chat if "messages" in body else read_responses)(body)
-    learned = _learned(knobs) if knobs.rule == AdaptiveRule.rule or knobs.shadow else None
+    learned = _learned(knobs) if knobs.learns else None
     verdict = judge(text, body, CallContext(role=role), policy=None, knobs=knobs, learned=learned)
     decision = verdict.decision
     given = body.get(hint.FIELD)
@@ -100,7 +100,7 @@ def _learned(knobs: settings.Settings) -> AdaptiveRule:
     rule = AdaptiveRule(chars_per_token=knobs.chars_per_token)
     if knobs.state_file is not None:
         try:
-            rule.restore(json.loads(Path(knobs.state_file).read_bytes()))
+            state_file.load(rule, Path(knobs.state_file))
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:

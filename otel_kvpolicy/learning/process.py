@@ -136,7 +136,7 @@ def learner(knobs: settings.Settings, caught: Caught) -> Learner | None:
         caught: told of what fails.
     """
     global _learner  # noqa: PLW0603 - one for the process, as the traffic that it learns from is
-    if knobs.rule != AdaptiveRule.rule and not knobs.shadow:
+    if not knobs.learns:
         return None
     found = _learner
     if found is None:

@@ -12,12 +12,25 @@ from typing import Final
 
 from ..policy.adaptive import AdaptiveRule
 
-__all__ = ["restore", "save"]
+__all__ = ["load", "restore", "save"]
 
 _log = logging.getLogger("otel_kvpolicy")
 
 _MOST_BYTES: Final = 4 << 20
 """A full table takes less than half as much: what is larger is not ours, and not worth a call's time."""
+
+
+def load(rule: AdaptiveRule, path: Path) -> None:
+    """Lets ``rule`` go on from the file, which is left alone.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        ValueError, RecursionError: it holds no JSON, no UTF-8, or not our state.
+    """
+    size = _ordinary(path)
+    if size > _MOST_BYTES:
+        raise ValueError(f"{size} bytes are more than it ever holds")
+    rule.restore(json.loads(path.read_bytes()))
 
 
 def restore(rule: AdaptiveRule, path: Path) -> bool:
@@ -27,10 +40,10 @@ def restore(rule: AdaptiveRule, path: Path) -> bool:
         OSError: it is there and cannot be read.
     """
     try:
-        rule.restore(json.loads(_read(path)))
+        load(rule, path)
     except FileNotFoundError:
         return False
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or not our state
+    except (ValueError, RecursionError) as error:
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
         _log.warning("KV_CACHE_STATE_FILE: %s cannot be used (%s); set aside as %s, and learned anew", path, error, aside.name)
@@ -58,13 +71,6 @@ def save(rule: AdaptiveRule, path: Path) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _read(path: Path) -> bytes:
-    size = _ordinary(path)
-    if size > _MOST_BYTES:
-        raise ValueError(f"{size} bytes are more than it ever holds")
-    return path.read_bytes()
 
 
 def _ordinary(path: Path) -> int:

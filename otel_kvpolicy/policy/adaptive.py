@@ -109,6 +109,11 @@ class Why(NamedTuple):
     visible: float
 
     @property
+    def stores(self) -> bool:
+        """Whether the call is stored."""
+        return self.code != "reuse_unlikely"
+
+    @property
     def reason(self) -> str:
         """The reason as it stands in a decision, with its numbers."""
         return reason_of(self.code, self.reuse, self.doubt, self.theta)
@@ -257,11 +262,11 @@ class AdaptiveRule:
         with self.lock:
             call = self._decide(now, text.history_turns, signals["total_tokens"], role or "", chain)
             if settled:
-                _follow(call, stored=call.why.code != "reuse_unlikely")
+                _follow(call, stored=call.why.stores)
             else:
                 call.was_stored = None
         why = call.why
-        worthy = why.code != "reuse_unlikely"
+        worthy = why.stores
         decision = KVCacheDecision.trusted(cache_worthy=worthy, score=round(why.reuse, 4), reasons=[why.reason], signals=signals)
         return decision, call
 
@@ -286,7 +291,7 @@ class AdaptiveRule:
             self._remember(memory)
         gap = now - known.at if first and known is not None and known.stored else None
         call = AdaptiveCall(why, known, keep=depth, total=total, memory=memory, gap=gap)
-        if why.code != "reuse_unlikely":
+        if why.stores:
             self._lifetime.stored(why.reuse)
         return call
 
@@ -301,10 +306,10 @@ class AdaptiveRule:
         """Stores a shared prefix again where the cache has probably dropped it: it said so, or was not asked for it in a lifetime."""
         lifetime = self._lifetime.seconds
         lost = known.stored is False or (lifetime is not None and now - known.touched > lifetime)
-        if shared and lost and why.code == "reuse_unlikely" and known.restores < _MAX_RESTORES:
+        if shared and lost and not why.stores and known.restores < _MAX_RESTORES:
             known.restores += 1
             why = why._replace(code="shared_prefix_lost")
-        if not lost or why.code != "reuse_unlikely":
+        if not lost or why.stores:
             known.touched = now
         return why
 

@@ -96,7 +96,7 @@ def by_thresholds(decision: KVCacheDecision, policy: KVCacheLayeringPolicy) -> s
 
 def by_learning(why: Why) -> str:
     """The verdict of the learned rule in words."""
-    return f"{'Skipped' if why.code == 'reuse_unlikely' else 'Stored'}: {why.sentence}"
+    return f"{'Stored' if why.stores else 'Skipped'}: {why.sentence}"
 
 
 _ADDENDA = {
