@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, settings
+from otel_kvpolicy import KVCacheDecision, settings
 from otel_kvpolicy.policy import signals
 from otel_kvpolicy.policy.chain import chain_of
 from otel_kvpolicy.requests import chat, read_chat, tools
@@ -47,19 +47,10 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         messages = long["messages"]
         return [chat.speaker(message) for message in messages], [signals.message_chars(message) for message in messages]
 
-    def made_anew() -> Any:
-        return KVCacheLayeringPolicy(
-            enabled=knobs.layering,
-            min_prefix_tokens=knobs.min_prefix_tokens,
-            min_context_tokens=knobs.min_context_tokens,
-            min_history_turns=knobs.min_history_turns,
-            chars_per_token=knobs.chars_per_token,
-        )
-
     return [
         ("settings: raw environment, not os.environ.get", lambda: [os.environ.get(name) for name in names], settings.current),
         ("settings: validated when changed, not each time", lambda: settings.Settings(**raw), settings.current),
-        ("rule: kept with its settings", made_anew, lambda: knobs.policy),
+        ("rule: kept with its settings", lambda: settings.Settings.policy.func(knobs), lambda: knobs.policy),
         ("decision: made without validation", lambda: KVCacheDecision(**values), lambda: KVCacheDecision.trusted(**trusted)),
         ("body: 100 plain messages at C speed", read_plainly, lambda: read_chat(long)),
         ("tools: sizes remembered by their outline", lambda: signals.json_chars(given), lambda: tools.tool_chars(given)),
