@@ -30,7 +30,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pragma: no cover
 
-__all__ = ["CONFIG_FILE", "PREFIX", "Settings", "configure", "current", "env_name"]
+__all__ = ["CONFIG_FILE", "PREFIX", "Settings", "configure", "current", "env_name", "shown", "unreadable"]
 
 _log = logging.getLogger("otel_kvpolicy")
 
@@ -105,6 +105,7 @@ class Settings(BaseModel):
     )
     redis_url: str | None = Field(
         default=None,
+        repr=False,  # may hold a password
         description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a fleet share what they learn; needs the extra "
         "`redis`",
     )
@@ -135,6 +136,18 @@ class Settings(BaseModel):
 def env_name(field: str) -> str:
     """The environment variable of a settings field: ``mode`` -> ``KV_CACHE_MODE``."""
     return PREFIX + field.upper()
+
+
+def shown(field: str, value: Any) -> str:
+    """The value of a settings field as people may see it: of one that may hold a password, only whether there is one."""
+    return str(value) if value is None or Settings.model_fields[field].repr else "***"
+
+
+def unreadable(field: str, value: Any, why: str) -> str:
+    """Says that ``value`` is none for a settings field, and why; neither is quoted where it may hold a password, as a URL may."""
+    if not Settings.model_fields[field].repr or "@" in f"{value!r}":
+        return f"{env_name(field)}: cannot read its value, which is not shown as it may hold a password"
+    return f"{env_name(field)}: cannot read {value!r} ({why[0].lower()}{why[1:]})"
 
 
 _FIELDS: Final = tuple(Settings.model_fields)
@@ -241,7 +254,7 @@ class _Live:
 def _resolve(layers: list[dict[str, Any]]) -> Settings:
     """Merges the layers, strongest first. A value that cannot be read falls through to the next layer, at last to the default."""
     layers = [dict(layer) for layer in layers]
-    unreadable: list[tuple[str, Any, str]] = []
+    found: list[tuple[str, Any, str]] = []
     while True:
         merged = {field: value for layer in reversed(layers) for field, value in layer.items()}
         try:
@@ -249,12 +262,12 @@ def _resolve(layers: list[dict[str, Any]]) -> Settings:
         except ValidationError as error:
             for problem in error.errors():
                 field = str(problem["loc"][0])
-                unreadable.append((field, merged[field], problem["msg"]))
+                found.append((field, merged[field], problem["msg"]))
                 del next(layer for layer in layers if field in layer)[field]
             continue
-        for field, value, why in unreadable:
-            name = env_name(field)
-            _warn_once(name, value, f"{name}: cannot read {value!r} ({why[0].lower()}{why[1:]}); using {getattr(settings, field)} instead")
+        for field, value, why in found:
+            used = shown(field, getattr(settings, field))
+            _warn_once(env_name(field), value, f"{unreadable(field, value, why)}; using {used} instead")
         return settings
 
 

@@ -130,6 +130,51 @@ def test_a_bad_file_is_told_and_nothing_lost(
     assert len(caplog.records) == 1
 
 
+REDIS = "redis://:canary@127.0.0.1:6379/0"
+
+
+@pytest.mark.parametrize("in_file", [f'["{REDIS}"]', f'{{ url = "{REDIS}" }}', "['canary']", f'[["{REDIS}"]]'])
+@pytest.mark.parametrize(("in_environment", "used"), [("", "None"), (REDIS, "***")])
+def test_a_password_in_a_value_that_cannot_be_read_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, in_file: str, in_environment: str, used: str
+) -> None:
+    monkeypatch.setenv("KV_CACHE_REDIS_URL", in_environment)
+    file = tmp_path / "kv.toml"
+    file.write_text(f"KV_CACHE_REDIS_URL = {in_file}\n")
+    monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
+    configure(redis_url=b"redis://:canary\xff@host/0")
+    assert current().redis_url == (in_environment or None)
+    warned = [record.message for record in caplog.records]
+    assert len(warned) == (1 if in_environment else 2)
+    assert {message.partition(" which")[0] for message in warned} == {"KV_CACHE_REDIS_URL: cannot read its value,"}
+    assert all(message.endswith(f"using {used} instead") for message in warned)
+    assert "canary" not in caplog.text
+
+
+def test_no_password_is_quoted_from_a_file_that_is_no_toml(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "kv.toml"
+    file.write_text(f"KV_CACHE_REDIS_URL = {REDIS}\n")
+    monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
+    assert current().redis_url is None
+    assert "KV_CACHE_CONFIG_FILE" in caplog.text
+    assert "canary" not in caplog.text
+
+
+def test_a_password_in_a_server_that_is_no_target_is_not_shown(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", "http://user:canary@gb10.local:8000")
+    assert str(current().targets) == "auto"
+    assert "KV_CACHE_TARGETS" in caplog.text
+    assert "canary" not in caplog.text
+
+
+def test_printed_settings_show_no_password() -> None:
+    knobs = configure(redis_url=REDIS)
+    assert knobs.redis_url == REDIS
+    assert "canary" not in f"{knobs} {knobs!r}"
+
+
 def test_a_knob_that_does_not_exist_is_the_programmers_error() -> None:
     with pytest.raises(TypeError, match="colour"):
         configure(colour="red")

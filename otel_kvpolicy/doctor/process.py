@@ -97,7 +97,7 @@ def _settings() -> Check:
         return Check("settings", "fail", "; ".join(problems))
     defaults = settings.Settings()
     changed = [
-        f"{settings.env_name(field)}={getattr(knobs, field)}"
+        f"{settings.env_name(field)}={settings.shown(field, getattr(knobs, field))}"
         for field in settings.Settings.model_fields
         if getattr(knobs, field) != getattr(defaults, field)
     ]

@@ -35,15 +35,14 @@ def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or name not in known:
-            raise ValueError(f"{assignment!r} is not NAME=VALUE of a setting; there are {', '.join(sorted(known))}")
+            raise ValueError(f"{name!r} is not NAME=VALUE of a setting; there are {', '.join(sorted(known))}")
         given[known[name]] = value
     now = settings.current()
     try:
         return settings.Settings(**{**{field: getattr(now, field) for field in settings.Settings.model_fields}, **given})
     except ValidationError as error:
         problem = error.errors()[0]
-        name = settings.env_name(str(problem["loc"][0]))
-        raise ValueError(f"{name}: cannot read {problem['input']!r} ({problem['msg']})") from error
+        raise ValueError(settings.unreadable(str(problem["loc"][0]), problem["input"], problem["msg"])) from error
 
 
 def decide_offline(body: Any, knobs: settings.Settings, role: str | None) -> tuple[RecordedSpan, dict[str, Any]]:

@@ -147,6 +147,14 @@ def test_settings_that_differ_from_the_defaults_are_told() -> None:
     assert check("settings", KV_CACHE_MIN_PREFIX_TOKENS="512") == ("ok", "KV_CACHE_MIN_PREFIX_TOKENS=512")
 
 
+def test_no_password_is_told(tmp_path: Path) -> None:
+    assert check("settings", KV_CACHE_REDIS_URL="redis://:canary@host/0") == ("ok", "KV_CACHE_REDIS_URL=***")
+    file = tmp_path / "kv.toml"
+    file.write_text('KV_CACHE_REDIS_URL = ["redis://:canary@host/0"]\n')
+    state, text = check("settings", KV_CACHE_CONFIG_FILE=str(file))
+    assert (state, "KV_CACHE_REDIS_URL: cannot read" in text, "canary" in text) == ("fail", True, False)
+
+
 @pytest.mark.parametrize(
     ("environment", "state", "words"),
     [

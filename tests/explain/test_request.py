@@ -153,6 +153,8 @@ def test_odd_messages_are_decided_like_on_the_wire(messages: Any) -> None:
         (["--request", "-", "--set", "KV_CACHE_MIN_PREFIX_TOKENS"], "is not NAME=VALUE of a setting"),
         (["--request", "-", "--set", "MIN_PREFIX_TOKENS=1"], "is not NAME=VALUE of a setting; there are KV_CACHE_"),
         (["--request", "-", "--set", "KV_CACHE_MIN_PREFIX_TOKENS=many"], "KV_CACHE_MIN_PREFIX_TOKENS: cannot read 'many'"),
+        (["--request", "-", "--set", "KV_CACHE_REDISURL=redis://:canary@h"], "'KV_CACHE_REDISURL' is not NAME=VALUE of a setting"),
+        (["--request", "-", "--set", "KV_CACHE_TARGETS=http://user:canary@h"], "KV_CACHE_TARGETS: cannot read its value"),
         (["--request", "-", "--set", "KV_CACHE_CHARS_PER_TOKEN=0"], "KV_CACHE_CHARS_PER_TOKEN: cannot read '0'"),
         (["feed", "--from", "x", "--set", "KV_CACHE_MODE=observe"], "--set and --role go with --request"),
         (["feed", "--from", "x", "--role", "planner"], "--set and --role go with --request"),
@@ -172,4 +174,5 @@ def test_wrong_usage(arguments: list[str], said: str) -> None:
     answer = ask(*arguments, stdin=body(HI))
     assert answer.code == 2
     assert said in " ".join(answer.err.split())
+    assert "canary" not in answer.err
     assert answer.out == ""

@@ -204,7 +204,7 @@ def test_an_agent_of_any_name_is_shared(store: Server) -> None:
     assert other.learner.rule.export()["classes"] == [(*group, 3.0, 1.0)]
 
 
-@pytest.mark.parametrize("password", ["canary/1", "canary#1", "canary?1", "canary]1", "canary[1"])
+@pytest.mark.parametrize("password", ["canary/1", "canary#1", "canary?1", "canary]1", "canary[1", "canary\udcff"])
 def test_no_password_is_logged(password: str, server: StandIn, instrumented: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     configure(rule="adaptive", redis_url=f"redis://:{password}@127.0.0.1:1/0")
