@@ -23,14 +23,14 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, Final, Literal, NamedTuple
 
 from .chain import EMPTY_CHAIN, Chain
 from .decision import KVCacheDecision
 from .lifetime import Lifetime
-from .reuse_table import MAX_CLASSES, CallClass, ReuseTable, Tally, class_of
+from .reuse_table import MAX_CLASSES, CallClass, ReuseTable, Tally
 from .signals import CallText, estimate
 from .thresholds import DEFAULT_CHARS_PER_TOKEN
 
@@ -149,7 +149,7 @@ class _Memory:
 
     __slots__ = ("at", "base", "chars", "counted", "hashes", "restores", "returned", "stored", "tally", "touched")
 
-    def __init__(self, at: float, *, base: float, chars: float, tally: Tally, hashes: Sequence[int]) -> None:
+    def __init__(self, at: float, base: float, chars: float, tally: Tally, hashes: tuple[int, ...]) -> None:
         self.at = self.touched = at
         self.base = base  # characters of its prompt that were known before it
         self.chars = chars
@@ -172,7 +172,9 @@ class AdaptiveCall:
 
     __slots__ = ("gap", "keep_chars", "known", "memory", "stored", "total_chars", "was_stored", "why")
 
-    def __init__(self, why: Why, known: _Memory | None, *, keep: float, total: float, memory: _Memory | None, gap: float | None) -> None:
+    def __init__(  # noqa: PLR0917 - by keyword it takes half as long again
+        self, why: Why, known: _Memory | None, keep: float, total: float, memory: _Memory | None, gap: float | None
+    ) -> None:
         self.why = why
         self.keep_chars = keep
         self.total_chars = total
@@ -262,38 +264,41 @@ class AdaptiveRule:
         with self.lock:
             call = self._decide(now, text.history_turns, signals["total_tokens"], role or "", chain)
             if settled:
-                _follow(call, stored=call.why.stores)
+                _follow(call, call.why.stores)
             else:
                 call.was_stored = None
         why = call.why
-        worthy = why.stores
-        decision = KVCacheDecision.trusted(cache_worthy=worthy, score=round(why.reuse, 4), reasons=[why.reason], signals=signals)
+        decision = KVCacheDecision.trusted(
+            cache_worthy=why.stores, score=int(why.reuse * 10_000 + 0.5) / 10_000, reasons=[why.reason], signals=signals
+        )
         return decision, call
 
     def _decide(self, now: float, turns: int, tokens: int, label: str, chain: Chain) -> AdaptiveCall:
         self._give_up(now)
-        at, known = self._find(chain)
-        depth = chain.chars[at] if known is not None else 0
-        total = chain.chars[-1] if chain.chars else 0
-        if chain.parent >= 0:
-            self._see(found=at >= chain.parent)
-        shared = known is not None and known.returned > 0
-        first = known is not None and self._returns(now, known, depth)
-        group = class_of(label, turns, tokens, depth / total if total else 0.0)
-        tally = self._table.tally(group)
-        self._lifetime.called()
-        why = self._why(group, tally)
+        known, new = self._find(chain)
+        total = chain.total_chars
+        if chain.parent is not None:
+            self._see(found=known is not None and -1 - len(new) >= chain.parent)
+        depth: float = 0
+        first = shared = False
+        if known is not None:
+            depth, shared = chain.chars_before(-1 - len(new)), known.returned > 0
+            first = self._returns(now, known, depth)
+        tally = self._table.tally_of(label, turns, tokens, depth / total if depth else 0.0)
+        lifetime = self._lifetime
+        lifetime.called()
+        why = self._why(tally)
+        gap = None
         if known is not None:
             why = self._restore(why, known, now, shared=shared)
-        new = chain.hashes[at + 1 :]
-        memory = _Memory(now, base=depth, chars=total, tally=tally, hashes=new) if new else None
-        if memory is not None:
+            gap = now - known.at if first and known.stored else None
+        memory = None
+        if new:
+            memory = _Memory(now, depth, total, tally, tuple(new))
             self._remember(memory)
-        gap = now - known.at if first and known is not None and known.stored else None
-        call = AdaptiveCall(why, known, keep=depth, total=total, memory=memory, gap=gap)
         if why.stores:
-            self._lifetime.stored(why.reuse)
-        return call
+            lifetime.stored(why.reuse)
+        return AdaptiveCall(why, known, depth, total, memory, gap)
 
     def _give_up(self, now: float) -> None:
         """Counts the calls that have had their time and did not come back."""
@@ -323,15 +328,16 @@ class AdaptiveRule:
             memory.counted = True
             self._table.count(memory.tally, 1.0, 0.0)
 
-    def _find(self, chain: Chain) -> tuple[int, _Memory | None]:
-        """The last boundary that an earlier call had too."""
+    def _find(self, chain: Chain) -> tuple[_Memory | None, list[int]]:
+        """The last call that had a boundary of this one, and the boundaries beyond it, which none had."""
         known = self._known
-        hashes = chain.hashes
-        for at in range(len(hashes) - 1, -1, -1):
-            found = known.get(hashes[at])
+        new: list[int] = []
+        for each in chain.backwards():
+            found = known.get(each)
             if found is not None:
-                return at, found
-        return -1, None
+                return found, new
+            new.append(each)
+        return None, new
 
     def _see(self, *, found: bool) -> None:
         """How much of the traffic this process sees: whether the call before this one of the same conversation was its own."""
@@ -356,14 +362,15 @@ class AdaptiveRule:
             known.returned = share
         return first
 
-    def _why(self, group: CallClass, tally: Tally) -> Why:
+    def _why(self, tally: Tally) -> Why:
         visible = self._visible if self._visible > _MIN_VISIBLE else _MIN_VISIBLE
-        reuse = self._table.reuse(tally)
-        doubt = _DOUBTS * self._table.doubt(tally, reuse, visible)
-        price = self._lifetime.price
+        reuse, error = self._table.reuse(tally, visible)
+        doubt = _DOUBTS * error
+        lifetime = self._lifetime
+        price = lifetime.price
         theta = self._floor if price < self._floor else price if price < _CEILING else _CEILING
         code: Code = "reuse_expected" if reuse + doubt >= theta else "reuse_unlikely"
-        return Why(code, group, reuse, doubt, theta, self._lifetime.survival, self._lifetime.seconds, tally.calls, visible)
+        return Why(code, tally.group, reuse, doubt, theta, lifetime.survival, lifetime.seconds, tally.calls, visible)
 
     def _remember(self, memory: _Memory) -> None:
         for each in memory.hashes:
@@ -386,7 +393,7 @@ class AdaptiveRule:
             kept: whether at least what came before it was (a partial store).
         """
         with self.lock:
-            _follow(call, stored=stored)
+            _follow(call, stored)
             if kept and call.known is not None:
                 call.known.stored = True
 
@@ -465,7 +472,7 @@ class AdaptiveRule:
             self._table.adopt(counts)
 
 
-def _follow(call: AdaptiveCall, *, stored: bool) -> None:
+def _follow(call: AdaptiveCall, stored: bool) -> None:
     """Notes what becomes of a call: what it adds, and what it shares with the call that it continues."""
     call.stored = stored
     if call.memory is not None:

@@ -7,47 +7,124 @@ stored or sent, and give no text away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from .signals import CallText, Outlined, content_chars
 
-__all__ = ["EMPTY_CHAIN", "Chain", "chain_of"]
+__all__ = ["EMPTY_CHAIN", "Chain", "GivenChain", "chain_of"]
 
 _REPLY: Final = "assistant"
 _HEAD_ROLES: Final = ("system", "developer")
 _LOOK_BACK: Final = (1, 2, 4, 8)
 """Before which model replies, counted from the last, the prompt is looked up: each of them was the end of an earlier call."""
 
-_STRETCH: Final = 64
-"""Messages that are hashed at a stroke."""
-
 _MAX_VALUES: Final = 10_000
 """Values of a content of an odd shape that are looked into, for it may be cyclic; what is left does not tell prompts apart."""
 
 
-class Chain(NamedTuple):
-    """Boundaries of a prompt, from its start on.
+class Chain(Protocol):
+    """Boundaries of a prompt. They are counted from its end, at -1, and asked for from there: most often the second is known already."""
+
+    @property
+    def parent(self) -> int | None:
+        """Boundary at which the call before this one ended, as the prompt itself shows; ``None`` where it shows none."""
+
+    @property
+    def total_chars(self) -> float:
+        """Characters of the whole prompt."""
+
+    def backwards(self) -> Iterator[int]:
+        """Hashes of all that lies before each boundary; the first is of the whole prompt."""
+
+    def chars_before(self, at: int) -> float:
+        """Characters before a boundary that :meth:`backwards` has come to, those of tools and instructions among them."""
+
+
+class GivenChain(NamedTuple):
+    """Boundaries that are known beforehand, such as a trace's.
 
     Attributes:
-        hashes: one for each boundary, of all that lies before it; the last is of the whole prompt.
-        chars: characters before each boundary, those of tools and instructions among them, which stand at the head of the prompt.
-        parent: index of the boundary at which the call before this one ended, as the prompt itself shows; -1 where it shows none.
+        hashes: from the start of the prompt on.
+        chars: characters before each.
+        parent: as for :class:`Chain`.
     """
 
     hashes: Sequence[int]
-    chars: Sequence[int]
-    parent: int = -1
+    chars: Sequence[float]
+    parent: int | None = None
+
+    @property
+    def total_chars(self) -> float:
+        """Characters of the whole prompt."""
+        return self.chars[-1] if self.chars else 0
+
+    def backwards(self) -> Iterator[int]:
+        """The hashes, from the end on."""
+        return reversed(self.hashes)
+
+    def chars_before(self, at: int) -> float:
+        """Characters before a boundary."""
+        return self.chars[at]
 
 
-EMPTY_CHAIN: Final = Chain((), ())
+EMPTY_CHAIN: Final[Chain] = GivenChain((), ())
 """Of a call without messages: nothing is known or learnt of it."""
 
 
-def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Chain:
-    """The boundaries of a chat completion or Responses request: the end of the system prompt, the ends of earlier calls, and the end.
+class _Messages:
+    """The boundaries of messages: the end, the ends of earlier calls, and the end of the system prompt; at most six."""
 
-    O(messages), and constant in their length once their strings have been hashed. At most six boundaries.
+    __slots__ = ("_before", "_ends", "_head", "_last_reply", "_roles", "_seed", "_sizes", "_texts", "_whole", "parent", "total_chars")
+
+    def __init__(self, roles: Sequence[Any], texts: Sequence[Any], sizes: Sequence[int], before: int, seed: int) -> None:
+        head = 0
+        for role in roles:
+            if role not in _HEAD_ROLES:
+                break
+            head += 1
+        self._head = head
+        self._seed = hash((seed, *roles[:head]))
+        self._roles = roles
+        self._texts = texts
+        self._sizes = sizes
+        self._before = before
+        self._whole = hash((self._seed, *texts))
+        self._ends = [len(roles)]
+        self._last_reply = _run_before(roles, len(roles)) if _REPLY in roles else 0
+        self.parent = -2 if self._last_reply else None
+        self.total_chars = before + sum(sizes)
+
+    def backwards(self) -> Iterator[int]:
+        yield self._whole
+        reply, passed = self._last_reply, 1
+        while reply and passed <= _LOOK_BACK[-1]:
+            if passed in _LOOK_BACK:
+                yield self._hash(reply)
+            reply, passed = _run_before(self._roles, reply), passed + 1
+        if 0 < self._head < self._ends[-1]:
+            yield self._hash(self._head)
+
+    def _hash(self, end: int) -> int:
+        self._ends.append(end)
+        return hash((self._seed, *self._texts[:end]))
+
+    def chars_before(self, at: int) -> int:
+        return self._before + sum(self._sizes[: self._ends[-at - 1]])
+
+
+def _run_before(roles: Sequence[Any], end: int) -> int:
+    """Where the last run of the model's own messages begins that begins before ``end``; 0 for none."""
+    at = end - 1
+    while at > 0 and not (roles[at] == _REPLY and roles[at - 1] != _REPLY):
+        at -= 1
+    return max(at, 0)
+
+
+def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Chain:
+    """The boundaries of a chat completion or Responses request.
+
+    O(messages), and constant in their length once their strings have been hashed.
 
     Args:
         body: the request as it goes out.
@@ -62,17 +139,18 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
     instructions = body.get("instructions")
     before = (text.tool_chars if text else 0) + (len(instructions) if isinstance(instructions, str) else 0)
     roles, sizes = (text.roles, text.sizes) if type(text) is Outlined and len(text.roles) == len(messages) else (None, None)
+    seed = _seed(body, key)
     try:
         if roles is None:
             roles = [message["role"] for message in messages]
         texts = [message["content"] for message in messages]
         if "tool" in roles:
             texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
-        return _boundaries(roles, texts, sizes or list(map(len, texts)), before, _seed(body, key))
+        return _Messages(roles, texts, sizes or list(map(len, texts)), before, seed)
     except (KeyError, TypeError):  # content in parts, Responses items, objects
         if roles is None or None in roles:
             roles = [_digest(_field(message, "role")) or _kind(message) for message in messages]
-        return _boundaries(roles, [_text(message) for message in messages], sizes or list(map(_chars, messages)), before, _seed(body, key))
+        return _Messages(roles, list(map(_text, messages)), sizes or list(map(_chars, messages)), before, seed)
 
 
 def _input(body: Mapping[Any, Any]) -> Any:
@@ -96,42 +174,6 @@ def _seed(body: Mapping[Any, Any], key: int) -> int:
     return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), names))
 
 
-def _boundaries(roles: Sequence[Any], texts: Sequence[Any], sizes: Sequence[int], total: int, seed: int) -> Chain:
-    """Hashes are chained over stretches of fixed length, so that each text is read once, whichever boundaries there are."""
-    head = 0
-    while head < len(roles) and roles[head] in _HEAD_ROLES:
-        head += 1
-    ends, parent = _ends(roles, head)
-    state = hash((seed, *roles[:head]))
-    hashes, chars = [], []
-    done = before = 0
-    for end in ends:
-        while end - done >= _STRETCH:
-            state = hash((state, *texts[done : done + _STRETCH]))
-            done += _STRETCH
-        hashes.append(hash((state, *texts[done:end])))
-        total += sum(sizes[before:end])
-        chars.append(total)
-        before = end
-    return Chain(hashes, chars, parent)
-
-
-def _ends(roles: Sequence[Any], head: int) -> tuple[list[int], int]:
-    """Boundaries, and which of them ended the call before this one; -1 for none."""
-    replies: list[int] = []  # where runs of the model's own messages begin, from the last
-    at = len(roles) - 1
-    while at > 0 and len(replies) < _LOOK_BACK[-1]:
-        if roles[at] == _REPLY and roles[at - 1] != _REPLY:
-            replies.append(at)
-        at -= 1
-    ends = [replies[back - 1] for back in reversed(_LOOK_BACK) if back <= len(replies)]
-    ends.append(len(roles))
-    if head and head not in ends:
-        ends.append(head)
-        ends.sort()
-    return ends, ends.index(replies[0]) if replies else -1
-
-
 def _with_calls(message: Any) -> Any:
     calls = message.get("tool_calls")
     return message["content"] if not calls else f"{message['content']}{_digest(calls)}"
@@ -144,27 +186,24 @@ def _text(message: Any) -> Any:
         if type(content) is str:
             return content
         if type(content) is list:
-            return tuple([_part(part) for part in content])
+            return tuple(map(_part, content))
     if isinstance(message, str):
         return message
     content = _field(message, "content")
     if content is None and not (isinstance(message, Mapping) and "content" in message):
         return _digest(message)
-    said = tuple([_part(part) for part in content]) if type(content) is list else _digest(content)
+    said = tuple(map(_part, content)) if type(content) is list else _digest(content)
     calls = _field(message, "tool_calls")
     return f"{said}{_digest(calls)}" if calls else said
 
 
 def _part(part: Any) -> Any:
     """A part of a content, by its text or the URL of its picture, in the shapes that nearly all have."""
-    if type(part) is dict:
-        if "text" in part and type(part["text"]) is str:
-            return part["text"]
-        media = part.get("image_url")
-        url = media.get("url") if type(media) is dict else media
-        if type(url) is str:
-            return url
-    return _digest(part)
+    try:
+        said = part["text"] if "text" in part else part["image_url"]["url"]
+    except (KeyError, TypeError, IndexError):
+        return _digest(part)
+    return said if type(said) is str else _digest(part)
 
 
 def _field(value: Any, name: str) -> Any:

@@ -56,11 +56,13 @@ class Lifetime:
     Attributes:
         seconds: the lifetime; ``None`` while nothing tells of one, or the cache keeps everything.
         survival: share of the lately returned prefixes that the cache still had; ``None`` where nothing is known.
+        price: what a place in the cache costs: the P(reuse) below which a call is not worth it. 0 where there is room for everything.
     """
 
     def __init__(self) -> None:
         self.seconds: float | None = None
         self.survival: float | None = None
+        self.price = 0.0
         self._held = [0.0] * _BINS
         self._lost = [0.0] * _BINS
         self._gaps = [0.0] * _BINS
@@ -69,11 +71,6 @@ class Lifetime:
         self._reuse = _FIRST_REUSE
         self._density = 0.0
         self._calls = 0
-
-    @property
-    def price(self) -> float:
-        """What a place in the cache costs: the P(reuse) below which a call is not worth it. 0 where there is room for everything."""
-        return self._reuse * self._density
 
     def called(self) -> None:
         """Notes that one more call was decided."""
@@ -85,6 +82,7 @@ class Lifetime:
     def stored(self, reuse: float) -> None:
         """Notes that a call was stored whose class comes back with P = ``reuse``."""
         self._reuse += (1 - _REUSE_MEMORY) * (reuse - self._reuse)
+        self.price = self._reuse * self._density
 
     def returned(self, gap: float) -> None:
         """Notes that a prompt was asked for again for the first time, ``gap`` seconds after it."""
@@ -100,7 +98,10 @@ class Lifetime:
     def _judge(self) -> None:
         if max(self._find_weight, self._gap_weight) > _LARGE:
             self._scale()
+        self.seconds, self.survival, self._density, self.price = None, None, 0.0, 0.0
         held, lost = sum(self._held), sum(self._lost)
+        if not held + lost:
+            return
         self.survival = held / (held + lost) if held + lost >= self._find_weight / 2 else None
         wrong = [held]  # finds that speak against a lifetime that ends before each bin
         for held, lost in zip(self._held, self._lost, strict=True):
@@ -108,12 +109,12 @@ class Lifetime:
         least = min(wrong) + _ROUNDING * self._find_weight
         end = max(at for at, finds in enumerate(wrong) if finds <= least)
         if end == _BINS or wrong[-1] - least < _EVIDENCE * self._find_weight:
-            self.seconds, self._density = None, 0.0
             return
         self.seconds = 2.0 ** (end / _PER_DOUBLING)
         before = self._within(0, end) + _DOUBT * self._gap_weight
         about = self._within(end - _PER_E / 2, end + _PER_E / 2)
         self._density = _WRITE_COST * min(1.0, about / before)
+        self.price = self._reuse * self._density
 
     def _within(self, start: float, end: float) -> float:
         """Returns between two places of the histogram."""

@@ -60,7 +60,7 @@ class CallClass(NamedTuple):
 UNKNOWN: Final = CallClass(_OTHER, 0, 1, 0)
 
 
-def class_of(label: str, turns: int, tokens: float, seen_share: float) -> CallClass:
+def class_of(label: str, turns: int, tokens: int, seen_share: float) -> CallClass:
     """The class of a call.
 
     Args:
@@ -69,9 +69,13 @@ def class_of(label: str, turns: int, tokens: float, seen_share: float) -> CallCl
         tokens: estimated tokens of its prompt.
         seen_share: share of the prompt that was seen before, 0 to 1.
     """
-    length = (int(tokens) >> 9).bit_length() or 1
+    return CallClass._make(_buckets(label, turns, tokens, seen_share))
+
+
+def _buckets(label: str, turns: int, tokens: int, seen_share: float) -> tuple[str, int, int, int]:
+    length = (tokens >> 9).bit_length() or 1
     seen = 0 if seen_share <= 0 else 1 + int(seen_share * 4)
-    return CallClass(
+    return (
         label[:_MAX_LABEL_CHARS] if label else label,
         turns.bit_length() if turns < 8 else 4,
         length if length < 16 else 16,
@@ -82,9 +86,10 @@ def class_of(label: str, turns: int, tokens: float, seen_share: float) -> CallCl
 class Tally:
     """Counts of one class: calls whose fate is known, and how much of what was new in them came back (in calls)."""
 
-    __slots__ = ("calls", "new_calls", "new_returned", "returned")
+    __slots__ = ("calls", "group", "new_calls", "new_returned", "returned")
 
-    def __init__(self) -> None:
+    def __init__(self, group: CallClass) -> None:
+        self.group = group
         self.calls = self.returned = 0.0
         self.new_calls = self.new_returned = 0.0  # since they were last taken for sharing
 
@@ -93,19 +98,21 @@ class ReuseTable:
     """Reuse by class. Not locked: the rule that owns it is."""
 
     def __init__(self) -> None:
-        self._classes: dict[CallClass, Tally] = {}
+        self._classes: dict[tuple[str, int, int, int], Tally] = {}  # a class equals the plain tuple of its buckets, which costs less
         self._labels: set[str] = set()
-        self._all = Tally()
+        self._all = Tally(UNKNOWN)
 
     def __len__(self) -> int:
         return len(self._classes)
 
     def tally(self, group: CallClass) -> Tally:
         """The counts of a class; those of all odd classes together once the table is full."""
-        found = self._classes.get(group)
-        if found is None:
-            found = self._add(group)
-        return found
+        return self._classes.get(group) or self._add(group)
+
+    def tally_of(self, label: str, turns: int, tokens: int, seen_share: float) -> Tally:
+        """The counts of a call's class; arguments as for :func:`class_of`."""
+        buckets = _buckets(label, turns, tokens, seen_share)
+        return self._classes.get(buckets) or self._add(CallClass._make(buckets))
 
     def _add(self, group: CallClass) -> Tally:
         if group.label not in self._labels:
@@ -114,7 +121,7 @@ class ReuseTable:
             self._labels.add(group.label)
         if group not in self._classes and len(self._classes) >= MAX_CLASSES:
             group = UNKNOWN
-        return self._classes.setdefault(group, Tally())
+        return self._classes.setdefault(group, Tally(group))
 
     def count(self, tally: Tally, calls: float, returned: float) -> None:
         """Adds to a class and to the whole."""
@@ -127,27 +134,30 @@ class ReuseTable:
             tally.calls /= 2
             tally.returned /= 2
 
-    def reuse(self, tally: Tally) -> float:
-        """P(reuse) of a class: its counts, with the reuse of all calls as a prior worth four calls."""
-        whole = self._all
-        mean = (whole.returned + _EXPECTED * _EXPECTED_WEIGHT) / (whole.calls + _EXPECTED_WEIGHT)
-        return min(1.0, (tally.returned + _CLASS_WEIGHT * mean) / (tally.calls + _CLASS_WEIGHT))
+    def reuse(self, tally: Tally, visible: float) -> tuple[float, float]:
+        """P(reuse) of a class, and its standard error.
 
-    @staticmethod
-    def doubt(tally: Tally, reuse: float, visible: float) -> float:
-        """Standard error of ``reuse``, of a binomial share, where only ``visible`` of all returns are seen."""
-        return sqrt(reuse * (1.0 - reuse) / ((tally.calls + _CLASS_WEIGHT) * visible))
+        Args:
+            tally: its counts, to which the reuse of all calls is added as a prior worth four calls.
+            visible: share of all returns that are seen; the error is that of a binomial share of so many calls.
+        """
+        whole, calls = self._all, tally.calls + _CLASS_WEIGHT
+        mean = (whole.returned + _EXPECTED * _EXPECTED_WEIGHT) / (whole.calls + _EXPECTED_WEIGHT)
+        share = (tally.returned + _CLASS_WEIGHT * mean) / calls
+        if share >= 1.0:
+            return 1.0, 0.0
+        return share, sqrt(share * (1.0 - share) / (calls * visible))
 
     def export(self) -> list[tuple[str, int, int, int, float, float]]:
         """All counts, fit for JSON."""
-        return [(*group, tally.calls, tally.returned) for group, tally in self._classes.items()]
+        return [(*tally.group, tally.calls, tally.returned) for tally in self._classes.values()]
 
     def take_new(self) -> dict[CallClass, tuple[float, float]]:
         """What was counted since this was last asked: calls and returns by class."""
         new = {}
-        for group, tally in self._classes.items():
+        for tally in self._classes.values():
             if tally.new_calls or tally.new_returned:
-                new[group] = (tally.new_calls, tally.new_returned)
+                new[tally.group] = (tally.new_calls, tally.new_returned)
                 tally.new_calls = tally.new_returned = 0.0
         return new
 

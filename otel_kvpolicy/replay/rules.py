@@ -18,7 +18,7 @@ from typing import Final
 
 from ..policy import KVCacheLayeringPolicy
 from ..policy.adaptive import DEFAULT_FLOOR, AdaptiveCall, AdaptiveRule
-from ..policy.chain import Chain
+from ..policy.chain import GivenChain
 from ..policy.thresholds import DEFAULT_MIN_CONTEXT_TOKENS, DEFAULT_MIN_HISTORY_TURNS, DEFAULT_MIN_PREFIX_TOKENS
 from .engine import WHOLE, Outcome, Player, Tiers, play, play_belady
 from .trace import CHARS_PER_TOKEN, Trace
@@ -90,15 +90,15 @@ class _Adaptive:
 
 
 @lru_cache(maxsize=4)
-def _chains(trace: Trace) -> list[Chain]:
+def _chains(trace: Trace) -> list[GivenChain]:
     """Segments end where prompts part, as messages do."""
     scale = trace.block_tokens * CHARS_PER_TOKEN
     chains = []
     for request, path in enumerate(trace.paths):
         ends = list(accumulate(trace.segment_blocks[segment] for segment in path))
         seen = trace.seen_blocks[request]
-        parent = ends.index(seen) if seen and trace.texts[request].history_turns else -1
-        chains.append(Chain(path, [blocks * scale for blocks in ends], parent))
+        parent = ends.index(seen) - len(ends) if seen and trace.texts[request].history_turns else None
+        chains.append(GivenChain(path, [blocks * scale for blocks in ends], parent))
     return chains
 
 

@@ -72,10 +72,12 @@ def _check_counts(text: CallText) -> None:
 
 def _check_chain(body: Mapping[Any, Any]) -> None:
     chain = chain_of(body, 7)
-    assert len(chain.hashes) == len(chain.chars) <= 6
-    assert list(chain.chars) == sorted(chain.chars)
-    assert -1 <= chain.parent < max(len(chain.hashes), 1)
-    assert chain_of(body, 7).hashes == chain.hashes
+    hashes = list(chain.backwards())
+    chars = [chain.chars_before(-1 - at) for at in range(len(hashes))]
+    assert len(hashes) <= 6
+    assert chars == sorted(chars, reverse=True)
+    assert chain.parent is None or 1 < -chain.parent <= len(hashes)
+    assert list(chain_of(body, 7).backwards()) == hashes
 
 
 class _Refused(Exception):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from otel_kvpolicy import KVCacheDecision
 from otel_kvpolicy.policy.adaptive import AdaptiveCall, AdaptiveRule
-from otel_kvpolicy.policy.chain import Chain, chain_of
+from otel_kvpolicy.policy.chain import GivenChain, chain_of
 from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import reader_of
 
@@ -422,10 +422,10 @@ def test_a_signal_handler_may_make_a_call_of_its_own_within_a_decision() -> None
 
     class Interrupted(int):
         def __hash__(self) -> int:
-            rule.decide(CallText(), "handler", Chain([1], [1]))
+            rule.decide(CallText(), "handler", GivenChain([1], [1]))
             return 0
 
-    thread = threading.Thread(target=rule.decide, args=(CallText(), "", Chain([Interrupted()], [1])), daemon=True)
+    thread = threading.Thread(target=rule.decide, args=(CallText(), "", GivenChain([Interrupted()], [1])), daemon=True)
     thread.start()
     thread.join(20)
     assert not thread.is_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.chain import EMPTY_CHAIN, Chain, chain_of
+from otel_kvpolicy.policy.chain import EMPTY_CHAIN, Chain, GivenChain
+from otel_kvpolicy.policy.chain import chain_of as lazy_chain_of
+from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import read_chat, read_responses
 
 KEY = 7
@@ -43,18 +46,35 @@ TALK = [
 ]
 
 
-def chain(messages: Any, **more: Any) -> Chain:
+def spelled(chain: Chain) -> GivenChain:
+    """All boundaries of a chain, from the start on."""
+    hashes = list(chain.backwards())[::-1]
+    return GivenChain(hashes, [chain.chars_before(at) for at in range(-len(hashes), 0)], chain.parent)
+
+
+def chain_of(body: Mapping[str, Any], key: int, text: CallText | None = None) -> GivenChain:
+    return spelled(lazy_chain_of(body, key, text))
+
+
+def chain(messages: Any, **more: Any) -> GivenChain:
     return chain_of({"model": "m", "messages": messages, **more}, KEY)
+
+
+def parent_of(chain: GivenChain) -> int:
+    """The boundary at which the call before ended."""
+    assert chain.parent is not None
+    return chain.hashes[chain.parent]
 
 
 def test_a_call_is_found_again_in_the_call_that_continues_it() -> None:
     first, second = chain(TALK[:2]), chain(TALK[:4])
-    assert second.hashes[second.parent] == first.hashes[-1]
+    assert parent_of(second) == first.hashes[-1]
+    assert second.parent is not None
     assert second.chars[second.parent] == first.chars[-1] == len("ruleshi")
     third = chain(TALK)
-    assert third.hashes[third.parent] == second.hashes[-1]
+    assert parent_of(third) == second.hashes[-1]
     assert first.hashes[-1] in third.hashes
-    assert first.parent == -1
+    assert first.parent is None
 
 
 def test_calls_that_share_a_system_prompt_share_its_boundary_alone() -> None:
@@ -80,7 +100,7 @@ def test_what_stands_before_tells_prompts_apart(changed: dict[str, Any]) -> None
 
 
 def test_tool_calls_tell_prompts_apart() -> None:
-    def after(arguments: str) -> Chain:
+    def after(arguments: str) -> GivenChain:
         call = {"id": arguments, "type": "function", "function": {"name": "tide", "arguments": arguments}}
         return chain([TALK[1], said("assistant", None, tool_calls=[call]), said("tool", "7", tool_call_id=arguments)])
 
@@ -95,13 +115,13 @@ def test_another_key_gives_other_hashes() -> None:
 
 def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
     parts = [said("user", [{"type": "text", "text": "hi"}]), said("assistant", [{"type": "text", "text": "yes"}]), said("user", "and?")]
-    assert chain(parts[:1]).hashes[-1] == chain(parts).hashes[chain(parts).parent]
+    assert chain(parts[:1]).hashes[-1] == parent_of(chain(parts))
     objects = [
         SimpleNamespace(role="user", content="hi"),
         SimpleNamespace(role="assistant", content="yes"),
         SimpleNamespace(role="user", content="?"),
     ]
-    assert chain(objects[:1]).hashes[-1] == chain(objects).hashes[chain(objects).parent]
+    assert chain(objects[:1]).hashes[-1] == parent_of(chain(objects))
 
 
 def test_responses_requests() -> None:
@@ -111,18 +131,25 @@ def test_responses_requests() -> None:
     start, more = [said("user", "hi")], [said("user", "hi"), call, result]
     second = chain_of({"input": more, "instructions": "rules"}, KEY)
     assert len(first.hashes) == 1
-    assert second.hashes[second.parent] == chain_of({"input": start, "instructions": "rules"}, KEY).hashes[-1]
+    assert parent_of(second) == chain_of({"input": start, "instructions": "rules"}, KEY).hashes[-1]
 
 
 def test_a_picture_or_an_item_later_does_not_hide_the_plain_beginning() -> None:
     picture = said("user", [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,"}}])
     for earlier in (TALK[:2], TALK[:4]):
         later = chain([*earlier, said("assistant", "yes"), picture])
-        assert later.hashes[later.parent] == chain(earlier).hashes[-1]
+        assert parent_of(later) == chain(earlier).hashes[-1]
     call = {"id": "1", "type": "function", "function": {"name": "tide", "arguments": "{}"}}
     tools = [TALK[1], said("assistant", None, tool_calls=[call]), said("tool", "7", tool_call_id="1")]
     later = chain([*tools, said("assistant", "yes"), picture])
-    assert later.hashes[later.parent] == chain(tools).hashes[-1]
+    assert parent_of(later) == chain(tools).hashes[-1]
+
+
+def test_a_plain_message_in_parts_reads_as_the_parts_do_whatever_else_is_odd() -> None:
+    odd = said("user", [{"type": "text", "text": ["no", "text"]}, {"type": "image_url", "image_url": None}, "text", 7])
+    for first in ([{"type": "text", "text": "see"}], [{"type": "image_url", "image_url": "data:,"}]):
+        begun = [said("user", first)]
+        assert parent_of(chain([*begun, said("assistant", "yes"), odd])) == chain(begun).hashes[-1]
 
 
 def test_a_long_prompt_has_few_boundaries() -> None:
@@ -137,7 +164,7 @@ def test_a_long_prompt_has_few_boundaries() -> None:
 def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
     found = chain(messages)
     if not messages:
-        assert found == EMPTY_CHAIN
+        assert found == spelled(EMPTY_CHAIN)
         return
     assert len(found.hashes) == len(found.chars) <= 6
     assert list(found.chars) == sorted(found.chars)
@@ -147,7 +174,7 @@ def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
     if replies and not isinstance(messages[0]["content"], (list, type(None))):
         before = chain(messages[: replies[-1]])
         if all(isinstance(message["content"], str) for message in messages):
-            assert found.hashes[found.parent] == before.hashes[-1]
+            assert parent_of(found) == before.hashes[-1]
 
 
 @settings(max_examples=300, deadline=None)
@@ -207,7 +234,7 @@ def test_a_body_that_holds_itself_is_looked_into_for_a_while_only(where: str) ->
 def test_a_prompt_that_the_server_holds_is_not_taken_for_what_the_body_says_of_it(field: str) -> None:
     body = {"model": "m", "input": "and then?"}
     assert len(chain_of(body, KEY).hashes) == 1
-    assert chain_of({**body, field: "resp_1"}, KEY) == EMPTY_CHAIN
+    assert chain_of({**body, field: "resp_1"}, KEY) == spelled(EMPTY_CHAIN)
 
 
 def test_each_salt_has_a_cache_of_its_own() -> None:
