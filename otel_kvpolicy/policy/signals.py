@@ -1,13 +1,13 @@
 """What is counted of one call: characters of its parts, then estimated tokens.
 
-Counting never raises and never copies text: it adds up ``len`` of the strings it meets, visits a bounded number of values (a body may be
-cyclic) and does not recurse. Images, audio and files count nothing: neither the length of a URL nor that of base64 says how many tokens
-the model spends on them.
+Counting never raises and never copies text: it adds up ``len`` of the strings it meets, visits a bounded number of values, ends where one
+holds itself (which nobody can send) and does not recurse. Images, audio and files count nothing: neither the length of a URL nor that of
+base64 says how many tokens the model spends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 __all__ = [
@@ -24,7 +24,8 @@ __all__ = [
 ]
 
 _MAX_VALUES: Final = 100_000
-"""Values visited in one content or one tool list. What is left uncounted beyond it changes no verdict: so much is stored anyway."""
+"""Values visited in one content with all its parts, or in one tool list. What is left uncounted beyond it changes no verdict: so much is
+stored anyway."""
 
 # Fields that carry prompt text, in the content parts and items of chat completions and responses, and in the parts of pydantic-ai.
 _TEXT_FIELDS: Final = ("text", "content", "refusal", "thinking", "output", "arguments", "summary", "name", "args")
@@ -87,64 +88,77 @@ def content_chars(content: Any) -> int:
     if type(content) is str:
         return len(content)
     if type(content) is not list:
-        return 0 if content is None else _nested_chars(content)
-    chars = 0
+        return 0 if content is None else _walk(content, _MAX_VALUES)[0]
+    chars, left = 0, _MAX_VALUES
     for part in content:  # the shapes that nearly all parts have, before the one that fits any
         kind = part.get("type") if type(part) is dict else None
         if kind in _TEXT_PARTS and type(part.get("text")) is str:
             chars += len(part["text"])
         elif kind not in _MEDIA_PARTS:
-            chars += _nested_chars(part)
+            found, left = _walk(part, left)
+            chars += found
+            if not left:
+                break
     return chars
-
-
-def _nested_chars(content: Any) -> int:
-    chars = 0
-    pending = [content]
-    for _ in range(_MAX_VALUES):
-        if not pending:
-            break
-        value = pending.pop()
-        if isinstance(value, str):
-            chars += len(value)
-        elif isinstance(value, Mapping) and not isinstance(value.get("type"), str):
-            chars += json_chars(value)  # data, such as what a tool returned: it reaches the prompt as JSON
-        else:
-            pending.extend(_texts_in(value))
-    return chars
-
-
-def _texts_in(value: Any) -> Sequence[Any]:
-    """What of a list, a content part or some library's object may hold prompt text. Objects are read by attribute, never dumped."""
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, Mapping):
-        return [value[field] for field in _TEXT_FIELDS if field in value]
-    if value is None or isinstance(value, (bytes, bytearray, memoryview, int, float)):
-        return ()
-    return [found for field in _TEXT_FIELDS if not callable(found := getattr(value, field, None))]
 
 
 def json_chars(value: Any) -> int:
     """About the length of ``json.dumps(value)``, by adding up, without building the string."""
+    return _walk(value, _MAX_VALUES, _IN_JSON)[0]
+
+
+_IN_TEXT: Final = 0
+_IN_JSON: Final = 2
+"""Characters around a string. A number, ``true`` or ``null`` counts twice as many."""
+
+
+def _walk(content: Any, left: int, around: int = _IN_TEXT) -> tuple[int, int]:
+    """Characters in ``content``, and how many of the ``left`` values that it may hold are left: none where one holds itself.
+
+    Depth first, as JSON is written, so that no more is remembered than the way down.
+    """
     chars = 0
-    pending = [value]
-    for _ in range(_MAX_VALUES):
-        if not pending:
-            break
-        value = pending.pop()
-        if isinstance(value, str):
-            chars += len(value) + 2
-        elif isinstance(value, Mapping):
-            chars += 4 * len(value) or 2
-            pending.extend(value)
-            pending.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            chars += 2 * len(value) or 2
-            pending.extend(value)
-        elif value is None or isinstance(value, (bool, int, float)):
-            chars += 4
-    return chars
+    above: dict[int, tuple[Any, Iterator[Any], int]] = {}  # what the value in hand stands in, with what is still to come of each
+    values = iter((content,))
+    while True:
+        for value in values:
+            if isinstance(value, str):
+                chars += len(value) + around
+            elif value is None or isinstance(value, (int, float)):
+                chars += 2 * around
+            elif id(value) in above:
+                return chars, 0
+            else:
+                above[id(value)] = value, values, around
+                more, inside, around = _opened(value, around)
+                chars += more
+                if len(inside) > left:
+                    inside = inside[:left]
+                left -= len(inside)
+                values = iter(inside)
+                break
+        else:
+            if not above:
+                return chars, left
+            _, values, around = above.popitem()[1]
+
+
+def _opened(value: Any, around: int) -> tuple[int, Sequence[Any], int]:
+    """What a value is made of: characters between its parts, the parts, and what stands around each."""
+    if type(value) is dict or isinstance(value, Mapping):
+        if around or not isinstance(value.get("type"), str):  # data, such as what a tool returned: it reaches the prompt as JSON
+            return 4 * len(value) or 2, [*value, *value.values()], _IN_JSON
+        return 0, [value[field] for field in _TEXT_FIELDS if field in value], around
+    if isinstance(value, (list, tuple)):
+        return around and (2 * len(value) or 2), value, around
+    if around or isinstance(value, (bytes, bytearray, memoryview)):
+        return 0, (), around
+    return 0, _attributes(value), around
+
+
+def _attributes(value: Any) -> list[Any]:
+    """What of some library's object may hold prompt text: read by attribute, never dumped."""
+    return [found for field in _TEXT_FIELDS if not callable(found := getattr(value, field, None))]
 
 
 def message_chars(message: Any) -> int:

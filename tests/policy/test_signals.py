@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_kvpolicy.policy.signals import call_chars, content_chars, history_text, json_chars, message_chars, speaker
+from otel_kvpolicy.requests import read_chat
 
 BASE64 = "A" * 100_000
 
@@ -57,6 +61,86 @@ def test_cyclic_and_bottomless_values_end(count: Any) -> None:
     for _ in range(5000):
         deep = [deep]
     assert count(deep) >= 3
+
+
+class Text(str):
+    """Counts how often its length was asked for."""
+
+    visits = 0
+
+    def __len__(self) -> int:
+        self.visits += 1
+        return super().__len__()
+
+
+def ring(text: str, times: int) -> list[Any]:
+    """A list that holds itself many times."""
+    made: list[Any] = [text]
+    made += [made] * times
+    return made
+
+
+COUNTS = [content_chars, json_chars, lambda content: message_chars({"content": content})]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_counting_ends_where_a_value_holds_itself(count: Any) -> None:
+    for content in (ring(text := Text("abc"), 2000), [ring(text, 2000)] * 10_000, [{"rows": ring(text, 2000)}] * 10_000):
+        count(content)
+    assert 0 < text.visits < 10
+
+
+def test_a_body_of_such_contents_ends_as_soon() -> None:
+    text = Text("abc")
+    content = ring(text, 2000)
+    messages = [{"role": "user", "content": content}, {"role": "assistant", "content": [{"type": "custom", "content": content}]}] * 1000
+    read_chat({"messages": messages})
+    history_text(messages)
+    assert text.visits <= 2 * 2 * len(messages)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_one_content_has_one_bound_whatever_its_parts(count: Any) -> None:
+    """Of what holds the same values over and over, which can be sent, if by nobody in his senses."""
+    text = Text("abc")
+    count([[[text] * 1000] * 1000] * 1000)
+    assert 90_000 < text.visits <= 100_000
+
+
+@pytest.mark.parametrize("content", [ring("abc", 1000), [[["abc"] * 1000] * 1000] * 1000, [{str(at): "abc" for at in range(10)}] * 100_000])
+def test_counting_remembers_only_the_way_down(content: Any) -> None:
+    tracemalloc.start()
+    try:
+        content_chars(content)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
+
+
+_NODES = st.lists(st.lists(st.integers(0, 7) | st.none() | st.just("abc"), max_size=3), min_size=1, max_size=8)
+
+
+@given(nodes=_NODES)
+def test_what_is_counted_is_what_can_be_written(nodes: list[list[Any]]) -> None:
+    """Lists and objects that hold one another, some of them in several places, some of them themselves."""
+    text = Text("abc")
+    made: list[Any] = [{} if at % 2 else [] for at in range(len(nodes))]
+    for holder, values in zip(made, nodes, strict=True):
+        held = [text if value == "abc" else value if value is None else made[value % len(made)] for value in values]
+        if isinstance(holder, dict):
+            holder.update({f"key{at}": value for at, value in enumerate(held)})
+        else:
+            holder.extend(held)
+    written, whole = "", True
+    try:
+        for piece in json.JSONEncoder().iterencode(made):
+            written += piece
+    except ValueError:  # where it meets what it is in the middle of
+        whole = False
+    text.visits = 0
+    chars = json_chars(made)
+    assert text.visits == written.count("abc")
+    assert chars == len(written) or not whole
 
 
 @pytest.mark.parametrize("value", ["", "abc", {}, [], {"a": "b"}, ["a", "b"], {"a": ["b", {"c": "d"}], "e": {}}, None, True, [None]])
