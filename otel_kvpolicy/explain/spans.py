@@ -28,7 +28,6 @@ __all__ = [
 SERVICE_NAME: Final = "service.name"
 
 _ROLE: Final = re.compile(r"reuse_heavy_role\(([^()]*)\)")
-_SIGNALS: Final = "kvpolicy.signals."
 _TOO_LARGE: Final = 1 << 63
 
 
@@ -142,7 +141,7 @@ class RecordedSpan:
     @property
     def signals(self) -> dict[str, int]:
         """What was counted, by the names that a decision uses."""
-        found = {name: self.count(_SIGNALS + name) for name in SIGNALS}
+        found = {name: self.count(names.SIGNALS + name) for name in SIGNALS}
         return {name: value for name, value in found.items() if value is not None}
 
     @property

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from openai import AsyncStream, Stream
+from openai import AsyncStream, BaseModel, Stream
 from openai._legacy_response import LegacyAPIResponse
 from openai._response import AsyncAPIResponse, BaseAPIResponse
 
@@ -29,7 +29,10 @@ def follow(call: ChatCall, result: Any, *, stream: bool) -> None:
 
 
 def _follow(call: ChatCall, result: Any, stream: bool) -> None:
-    if isinstance(result, (Stream, AsyncStream)):
+    if isinstance(result, BaseModel):  # parsed: nearly all
+        call.saw(read_answer(result))
+        call.finish()
+    elif isinstance(result, (Stream, AsyncStream)):
         _watch_chunks(call, result)
         _watch_closing(call, result.response)
     elif stream and isinstance(result, LegacyAPIResponse):

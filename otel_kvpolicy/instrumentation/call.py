@@ -36,6 +36,9 @@ DecisionHook = Callable[[Span, KVCacheDecision, Mapping[str, Any]], None]
 
 _rejected: Final = RejectedOrigins()  # for the process: a server does not learn the field because the instrumentor was restarted
 _malformed_said: Final[set[Origin]] = set()
+_MAX_ORIGINS: Final = 256
+_origins: Final[dict[int, tuple[Any, Origin]]] = {}
+"""By the identity of a client's base URL, which is the same object with each call: working an origin out takes longer than deciding."""
 
 
 class Runtime:
@@ -90,7 +93,7 @@ class Runtime:
             seam = "span"
             theirs = spans.current_chat_span()
             span = theirs or spans.start_chat_span(self.tracer, body, record)
-            call = ChatCall(self, record, span, lesson, ours=theirs is None, origin=origin, seconds=seconds)
+            call = ChatCall(self, record, span, lesson, ours=theirs is None, origin=origin, seconds=seconds, knobs=knobs)
         except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
             self.faults.caught(seam, error)
             return None
@@ -118,10 +121,23 @@ def _body(options: Any) -> Mapping[Any, Any] | None:
 
 
 def _origin(client: Any, options: Any) -> Origin:
-    url = base = client.base_url
+    base = client.base_url
     if "://" in options.url:  # as the client tells an absolute URL from a path, which may quote another in its query
         url = type(base)(options.url)
-    return Origin.of(base if url.is_relative_url else url)
+        if not url.is_relative_url:
+            return Origin.of(url)
+    return _origin_of(base)
+
+
+def _origin_of(base: Any) -> Origin:
+    known = _origins.get(id(base))
+    if known is not None and known[0] is base:
+        return known[1]
+    if len(_origins) >= _MAX_ORIGINS:
+        _origins.clear()
+    origin = Origin.of(base)
+    _origins[id(base)] = (base, origin)
+    return origin
 
 
 @lru_cache(maxsize=64)
@@ -194,14 +210,24 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_begun", "_context", "_done", "_lesson", "_lock", "_origin", "_ours", "_plain", "_record", "_runtime",
-        "_seconds", "_token", "options", "pulling", "span",
+        "_answer", "_attributes", "_begun", "_context", "_done", "_knobs", "_lesson", "_lock", "_origin", "_ours", "_plain", "_record",
+        "_runtime", "_seconds", "_token", "options", "pulling", "span",
     )  # fmt: skip
 
     def __init__(
-        self, runtime: Runtime, record: CallRecord, span: Span, lesson: Lesson | None, *, ours: bool, origin: Origin, seconds: float
+        self,
+        runtime: Runtime,
+        record: CallRecord,
+        span: Span,
+        lesson: Lesson | None,
+        *,
+        ours: bool,
+        origin: Origin,
+        seconds: float,
+        knobs: settings.Settings,
     ) -> None:
         self._runtime = runtime
+        self._knobs = knobs
         self._record = record
         self._lesson = lesson
         self.span = span
@@ -332,7 +358,7 @@ class ChatCall:
             self._end_span()
 
     def _log(self, error: BaseException | None) -> None:
-        knobs = settings.current()
+        knobs = self._knobs
         if knobs.decision_log is not None:
             entry = entry_of(self.span, self._record, self._answer, error)
             decision_log(knobs.decision_log).write(entry, knobs.decision_log_bytes, self._runtime.faults.caught)

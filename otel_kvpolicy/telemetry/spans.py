@@ -110,7 +110,7 @@ def decision_attributes(record: CallRecord) -> dict[str, Any]:
         names.CHARS_PER_TOKEN: record.policy.chars_per_token,
     }
     for name, value in decision.signals.items():
-        attributes[f"kvpolicy.signals.{name}"] = value
+        attributes[names.SIGNALS + name] = value
     attributes |= _of_thresholds(record.policy) if record.why is None else _of_learning(record.why)
     if record.keep_tokens:
         attributes[names.KEEP_TOKENS] = record.keep_tokens

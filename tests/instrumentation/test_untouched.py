@@ -182,3 +182,13 @@ def test_the_result_is_the_clients_own_object(
     stream = client.chat.completions.create(**call, stream=True)
     assert stream is made[-1]
     stream.close()
+
+
+def test_a_client_that_is_given_another_base_url_calls_another_server(client: OpenAI, server: StandIn, instrumented: Telemetry) -> None:
+    question = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}]}
+    local, named = server.base_url, server.base_url.replace("127.0.0.1", "localhost")
+    for url in (local, named, local):
+        client.base_url = url
+        client.chat.completions.create(**question)  # type: ignore[call-overload]
+    asked = [(span.attributes or {})["server.address"] for span in instrumented.decided]
+    assert asked == ["127.0.0.1", "localhost", "127.0.0.1"]
