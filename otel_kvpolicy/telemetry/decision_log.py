@@ -12,7 +12,6 @@ import json
 import os
 import queue
 import stat
-import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -25,6 +24,7 @@ from ..requests import Answer
 from . import names
 from .record import CallRecord
 from .spans import answer_attributes, decision_attributes
+from .worker import Worker
 
 try:
     import fcntl
@@ -37,7 +37,6 @@ BACKUPS: Final = 3
 """Rotated files that are kept: ``path.1``, the youngest, to ``path.3``."""
 
 _MAX_QUEUED: Final = 10_000
-_MAX_BATCH: Final = 256
 _EXIT_SECONDS: Final = 2.0
 
 Caught = Callable[[str, Exception], None]
@@ -79,10 +78,7 @@ class DecisionLog:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
-        # Reentrant, unlike queue.Queue: an entry may come from a finalizer, in the middle of another one's put.
-        self._queue: queue.SimpleQueue[tuple[Mapping[str, Any], int, Caught] | threading.Event] = queue.SimpleQueue()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("kvpolicy-decision-log", self._write)
         self._descriptor: int | None = None
 
     def write(self, entry: Mapping[str, Any], max_bytes: int, caught: Caught) -> None:
@@ -93,46 +89,23 @@ class DecisionLog:
             max_bytes: size at which the file is rotated.
             caught: told of what fails, here or in the writer.
         """
-        if self._queue.qsize() >= _MAX_QUEUED:
+        if self._worker.waiting >= _MAX_QUEUED:
             caught("decision_log", queue.Full("the decision log cannot be written as fast as calls are decided"))
             return
-        self._queue.put((entry, max_bytes, caught))
-        self._start()
+        self._worker.hand((entry, max_bytes, caught))
+        self._worker.start()
 
     def flush(self, seconds: float) -> bool:
         """Waits until all that was queued is written; false where that takes longer than ``seconds``."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        self._queue.put(done)
-        return done.wait(seconds)
+        return self._worker.flush(seconds)
 
-    def _start(self) -> None:
-        if self._thread is None and self._starting.acquire(blocking=False):
-            try:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="kvpolicy-decision-log", daemon=True)
-                    thread.start()
-                    self._thread = thread
-            finally:
-                self._starting.release()
-
-    def _run(self) -> None:
-        while True:
-            batch = [self._queue.get()]
-            while len(batch) < _MAX_BATCH and not self._queue.empty():
-                batch.append(self._queue.get())
-            entries = [item for item in batch if not isinstance(item, threading.Event)]
-            if entries:
-                _, max_bytes, caught = entries[-1]
-                try:
-                    self._append("".join(f"{_json(entry)}\n" for entry, _, _ in entries).encode(), max_bytes)
-                except Exception as error:  # noqa: BLE001 - the writer outlives whatever the disk does
-                    self._close()
-                    caught("decision_log", error)
-            for item in batch:
-                if isinstance(item, threading.Event):
-                    item.set()
+    def _write(self, entries: list[tuple[Mapping[str, Any], int, Caught]]) -> None:
+        _, max_bytes, caught = entries[-1]
+        try:
+            self._append("".join(f"{_json(entry)}\n" for entry, _, _ in entries).encode(), max_bytes)
+        except Exception as error:  # noqa: BLE001 - the writer outlives whatever the disk does
+            self._close()
+            caught("decision_log", error)
 
     def _append(self, lines: bytes, max_bytes: int) -> None:
         descriptor = self._open()
