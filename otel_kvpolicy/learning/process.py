@@ -29,7 +29,7 @@ Caught = Callable[[str, Exception], None]
 
 
 class Learner:
-    """One rule, restored from its file when made.
+    """One rule. It goes on from its file when made; from one that is set later, before that is first written.
 
     Args:
         knobs: settings in force.
@@ -48,9 +48,10 @@ class Learner:
         self._asleep = threading.Event()
         self._leaving = False
         self._left = threading.Event()
+        self._read: set[Path] = set()  # files that hold nothing but what the rule knows
         if knobs.state_file is not None:
             try:
-                state_file.restore(self.rule, Path(knobs.state_file))
+                self._restore(Path(knobs.state_file))
             except Exception as error:  # noqa: BLE001 - what was learned is a help, not a need
                 self._caught("state_file", error)
 
@@ -86,10 +87,18 @@ class Learner:
                 self._share(knobs.redis_url)
             self._save(knobs)
 
+    def _restore(self, path: Path) -> None:
+        if path not in self._read:
+            state_file.restore(self.rule, path)
+            self._read.add(path)
+
     def _save(self, knobs: settings.Settings) -> None:
+        """Writes the file, but none whose content would be lost with it: one not yet read is read first, or left alone."""
         if knobs.state_file is not None:
+            path = Path(knobs.state_file)
             try:
-                state_file.save(self.rule, Path(knobs.state_file))
+                self._restore(path)
+                state_file.save(self.rule, path)
             except Exception as error:  # noqa: BLE001
                 self._caught("state_file", error)
 

@@ -19,9 +19,13 @@ _log = logging.getLogger("otel_kvpolicy")
 _MOST_BYTES: Final = 4 << 20
 """A full table takes less than half as much: what is larger is not ours, and not worth a call's time."""
 
+_TIMES: Final = ("gap_seconds", "visible", "lifetime")
+
 
 def load(rule: AdaptiveRule, path: Path) -> None:
     """Lets ``rule`` go on from the file, which is left alone.
+
+    Where the rule has learned already, both count. Of the times its own stay, once it has any: they are of the cache as it is now.
 
     Raises:
         OSError: it is not there, or cannot be read.
@@ -30,7 +34,10 @@ def load(rule: AdaptiveRule, path: Path) -> None:
     size = _ordinary(path)
     if size > _MOST_BYTES:
         raise ValueError(f"{size} bytes are more than it ever holds")
-    rule.restore(json.loads(path.read_bytes()))
+    state, own = json.loads(path.read_bytes()), rule.export()
+    if isinstance(state, dict) and any(own["lifetime"]["gaps"]):
+        state |= {name: own[name] for name in _TIMES}
+    rule.restore(state)
 
 
 def restore(rule: AdaptiveRule, path: Path) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -18,7 +19,7 @@ from otel_kvpolicy.policy.adaptive import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-from .taught import said
+from .taught import said, taught_file, teach
 
 APP = """
 from openai import OpenAI
@@ -65,6 +66,79 @@ def test_it_is_written_and_read_whole(server: StandIn, instrumented: Telemetry, 
     learned.sync()
     before = json.dumps(learned.rule.export())
     assert json.dumps(restart(path).export()) == before
+
+
+def running() -> learning.Learner:
+    """The learner of a process that runs, with a file or without."""
+    learned = learning.learner(configure(), failed)
+    assert learned is not None
+    return learned
+
+
+def counts(state: dict[str, Any]) -> dict[tuple[Any, ...], float]:
+    """Calls by class."""
+    return {tuple(group): calls for *group, calls, _ in state["classes"]}
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_a_file_set_while_the_process_runs_is_read_before_it_is_written(tmp_path: Path, end: bool) -> None:
+    path = taught_file(tmp_path)
+    before = json.loads(path.read_text())
+    configure(rule="adaptive")
+    learned = running()
+    configure(state_file=str(path))
+    if end:
+        learned.leave()
+    else:
+        learned.sync()
+    assert json.loads(path.read_text()) == before
+
+
+def test_what_was_learned_before_a_file_was_set_counts_too(tmp_path: Path) -> None:
+    path, other = taught_file(tmp_path), tmp_path / "other.json"
+    before = json.loads(path.read_text())
+    configure(rule="adaptive")
+    learned, clock = running(), [0.0]
+    learned.rule._clock = lambda: 3 * clock[0]  # comes back later than what the file tells of
+    teach(learned.rule, clock)
+    own = learned.rule.export()
+    for name in (path, path, other, path):  # read once: what it holds afterwards is what this process has written
+        configure(state_file=str(name))
+        learned.sync()
+        written = json.loads(name.read_text())
+        assert counts(written) == {group: counts(before)[group] + calls for group, calls in counts(own).items()}
+        assert written["lifetime"] == own["lifetime"] != before["lifetime"]
+        assert written["gap_seconds"] == own["gap_seconds"] != before["gap_seconds"]
+
+
+def test_a_damaged_file_set_while_the_process_runs_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "learned.json"
+    path.write_text("{")
+    configure(rule="adaptive")
+    learned = running()
+    configure(state_file=str(path))
+    learned.sync()
+    assert path.with_name("learned.json.damaged").read_text() == "{"
+    assert json.loads(path.read_text())["classes"] == []
+    assert str(path) in caplog.text
+
+
+def test_a_file_that_cannot_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, faults = taught_file(tmp_path), []
+    before = path.read_bytes()
+
+    def unreadable(_: Path) -> bytes:
+        raise OSError("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", unreadable)
+        learned = learning.Learner(configure(rule="adaptive", state_file=str(path)), lambda seam, _: faults.append(seam))
+        learned.sync()
+    assert faults == ["state_file"] * 2
+    assert path.read_bytes() == before
+    learned.sync()
+    assert faults == ["state_file"] * 2
+    assert json.loads(path.read_bytes())["classes"] == json.loads(before)["classes"]
 
 
 def with_reuse(reuse: str) -> bytes:
