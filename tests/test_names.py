@@ -8,6 +8,7 @@ from pathlib import Path
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes, server_attributes
 
+from otel_kvpolicy.policy.reasons import REASONS
 from otel_kvpolicy.settings import Settings, env_name
 from otel_kvpolicy.telemetry import names
 from otel_kvpolicy.telemetry.tables import attribute_table, metric_table, settings_table
@@ -53,3 +54,8 @@ def test_the_readme_tables_are_made_from_the_names_file() -> None:
         assert match, f"README has no {name} table"
         assert match[1].strip() == table, f"run: python -m otel_kvpolicy.telemetry.tables README.md ({name} differ)"
     assert all(env_name(field) in text for field in Settings.model_fields)
+
+
+def test_every_reason_is_told_of_in_the_docs() -> None:
+    told = README.read_text(encoding="utf-8") + README.with_name("docs").joinpath("learned-rule.md").read_text(encoding="utf-8")
+    assert {code for code in REASONS if f"`{code}`" not in told} == set()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from ..policy.reasons import REASONS
 from ..telemetry import names
 from .afterwards import afterwards
 from .caveats import caveats
@@ -107,7 +108,7 @@ def _headline(span: RecordedSpan, verdict: str, is_: str) -> str:
     if outcome == "caller":
         opinion = "store" if span.flag(names.CACHE_WORTHY) else "skip"
         return f"{said}: the caller has set the hint itself. The rule alone says {opinion}."
-    why = " and ".join(_WHY.get(code, code) for code in span.texts(names.REASONS)) or "no reason is recorded"
+    why = " and ".join(REASONS.get(code, code) for code in span.texts(names.REASONS)) or "no reason is recorded"
     if outcome in {"observed", "excluded_target", "rejected", "error"} and verdict == names.SKIP:
         return f"The call's KV {is_} not worth storing, but nothing keeps the server from it: {why}."
     return f"{said}: {why}."
@@ -117,16 +118,3 @@ def _plan(planned: Mapping[str, Any]) -> str:
     if not planned:
         return "Nothing would be sent."
     return f"It would go out with kv_transfer_params {json.dumps(dict(planned))}."
-
-
-_WHY: Final = {
-    "one_off_short_prompt": "no signal reached its threshold",
-    "long_shared_prefix": "its system prompt and tools are long enough to be shared",
-    "multi_turn_conversation": "it continues a conversation",
-    "large_fixed_context": "the whole prompt is long",
-    "large_rag_context": "its retrieved context is long",
-    "reuse_unlikely": "calls of its class come back too seldom for what a place in the cache is worth",
-    "reuse_expected": "calls of its class come back often enough for what a place in the cache is worth",
-    "shared_prefix_lost": "several calls share its prefix, and the cache had lost it",
-    "reuse_heavy_role": "it comes from a role that asks again and is half long enough",
-}

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ..policy import KVCacheLayeringPolicy
 from ..policy.adaptive import AdaptiveRule
+from ..policy.reasons import SHARED_PREFIX_LOST
 from ..settings import env_name
 from ..telemetry import names
 from .changes import Change, changes, learned_changes
@@ -114,7 +115,7 @@ def _read_adaptive(span: RecordedSpan) -> Reading:
     moves = ("What the rule has learned moves on: a call like this may be decided otherwise now.",)
     if reuse is None or doubt is None or theta is None or span.text(names.HINT_OUTCOME) == "caller":
         return Reading(caveats=moves)
-    if "shared_prefix_lost" in span.texts(names.REASONS):
+    if SHARED_PREFIX_LOST in span.texts(names.REASONS):
         return Reading(caveats=moves)  # stored for its prefix, whatever its class
     return Reading(changes=tuple(learned_changes(reuse, doubt, theta, stores=bool(span.flag(names.CACHE_WORTHY)))), caveats=moves)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..policy import SIGNALS, CallText, KVCacheDecision, KVCacheLayeringPolicy
 from ..policy.adaptive import reason_of
+from ..policy.reasons import POLICY_DISABLED, REUSE_HEAVY_ROLE
 from ..telemetry import names
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 
 SERVICE_NAME: Final = "service.name"
 
-_ROLE: Final = re.compile(r"reuse_heavy_role\(([^()]*)\)")
+_ROLE: Final = re.compile(REUSE_HEAVY_ROLE + r"\(([^()]*)\)")
 _TOO_LARGE: Final = 1 << 63
 
 
@@ -162,7 +163,7 @@ class RecordedSpan:
     def decision(self) -> KVCacheDecision:
         """The rule's decision. The numbers of its reasons, which the span does not carry, are worked out anew where the rule allows it."""
         codes = self.texts(names.REASONS)
-        enabled = codes != ["policy_disabled"]
+        enabled = codes != [POLICY_DISABLED]
         worthy = bool(self.flag(names.CACHE_WORTHY))
         decision = KVCacheDecision(
             cache_worthy=worthy,

@@ -25,11 +25,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .chain import EMPTY_CHAIN, Chain
 from .decision import KVCacheDecision
 from .lifetime import Lifetime
+from .reasons import REUSE_EXPECTED, REUSE_UNLIKELY, SHARED_PREFIX_LOST
 from .reuse_table import MAX_CLASSES, CallClass, ReuseTable, Tally
 from .signals import CallText, estimate
 from .thresholds import DEFAULT_CHARS_PER_TOKEN
@@ -72,10 +73,7 @@ _MIN_VISIBLE: Final = 1 / 64
 _MAX_RESTORES: Final = 3
 """Stores of a lost prefix without it being found cached afterwards, before it is left to its class: the server may not keep it at all."""
 
-Code = Literal["reuse_expected", "reuse_unlikely", "shared_prefix_lost"]
-
-
-_SIGNS: Final = {"reuse_unlikely": "<", "reuse_expected": ">="}
+_SIGNS: Final = {REUSE_UNLIKELY: "<", REUSE_EXPECTED: ">="}
 
 
 def reason_of(code: str, reuse: float, doubt: float, theta: float) -> str:
@@ -98,7 +96,7 @@ class Why(NamedTuple):
         visible: share of the returns that this process sees: low where many processes share the traffic.
     """
 
-    code: Code
+    code: str
     group: CallClass
     reuse: float
     doubt: float
@@ -111,7 +109,7 @@ class Why(NamedTuple):
     @property
     def stores(self) -> bool:
         """Whether the call is stored."""
-        return self.code != "reuse_unlikely"
+        return self.code != REUSE_UNLIKELY
 
     @property
     def reason(self) -> str:
@@ -136,9 +134,9 @@ class Why(NamedTuple):
 
     @property
     def _change(self) -> str:
-        if self.code == "shared_prefix_lost":
+        if self.code == SHARED_PREFIX_LOST:
             return "Stored all the same: several calls share its prefix and the cache had lost it."
-        if self.code == "reuse_unlikely":
+        if self.code == REUSE_UNLIKELY:
             least = max(self.theta - self.doubt, 0)
             return f"It would be stored if its class came back more often than {least:.2f}, or with a larger cache."
         return f"It would be skipped if theta rose above {self.reuse + self.doubt:.2f}: if many more returning prefixes were evicted first."
@@ -313,7 +311,7 @@ class AdaptiveRule:
         lost = known.stored is False or (lifetime is not None and now - known.touched > lifetime)
         if shared and lost and not why.stores and known.restores < _MAX_RESTORES:
             known.restores += 1
-            why = why._replace(code="shared_prefix_lost")
+            why = why._replace(code=SHARED_PREFIX_LOST)
         if not lost or why.stores:
             known.touched = now
         return why
@@ -369,7 +367,7 @@ class AdaptiveRule:
         lifetime = self._lifetime
         price = lifetime.price
         theta = self._floor if price < self._floor else price if price < _CEILING else _CEILING
-        code: Code = "reuse_expected" if reuse + doubt >= theta else "reuse_unlikely"
+        code = REUSE_EXPECTED if reuse + doubt >= theta else REUSE_UNLIKELY
         return Why(code, tally.group, reuse, doubt, theta, lifetime.survival, lifetime.seconds, tally.calls, visible)
 
     def _remember(self, memory: _Memory) -> None:

@@ -5,6 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .decision import KVCacheDecision
+from .reasons import (
+    LARGE_FIXED_CONTEXT,
+    LARGE_RAG_CONTEXT,
+    LONG_SHARED_PREFIX,
+    MULTI_TURN_CONVERSATION,
+    ONE_OFF_SHORT_PROMPT,
+    POLICY_DISABLED,
+    REUSE_HEAVY_ROLE,
+)
 from .signals import CallText, content_chars, estimate, history_text, json_chars
 
 __all__ = [
@@ -126,20 +135,20 @@ class KVCacheLayeringPolicy:
         score = total / context if context else 1.0
         reasons = []
         if prefix >= self.min_prefix_tokens:
-            reasons.append(f"long_shared_prefix({prefix}>={self.min_prefix_tokens}t)")
+            reasons.append(f"{LONG_SHARED_PREFIX}({prefix}>={self.min_prefix_tokens}t)")
         if turns and turns >= self.min_history_turns:
-            reasons.append(f"multi_turn_conversation({turns}turns)")
+            reasons.append(f"{MULTI_TURN_CONVERSATION}({turns}turns)")
             score += _MULTI_TURN_BONUS
         if total >= context:
-            reasons.append(f"large_fixed_context({total}>={context}t)")
+            reasons.append(f"{LARGE_FIXED_CONTEXT}({total}>={context}t)")
         if text.rag_chars and signals["rag_tokens"] >= self.min_prefix_tokens:
-            reasons.append(f"large_rag_context({signals['rag_tokens']}>={self.min_prefix_tokens}t)")
+            reasons.append(f"{LARGE_RAG_CONTEXT}({signals['rag_tokens']}>={self.min_prefix_tokens}t)")
         if not reasons and role is not None and _tips(role) and total >= context / 2:
-            reasons.append(f"reuse_heavy_role({role})")
+            reasons.append(f"{REUSE_HEAVY_ROLE}({role})")
         return KVCacheDecision.trusted(
             cache_worthy=bool(reasons),
             score=1.0 if score >= 1.0 else round(score, 4),
-            reasons=reasons or ["one_off_short_prompt"],
+            reasons=reasons or [ONE_OFF_SHORT_PROMPT],
             signals=signals,
         )
 
@@ -147,4 +156,4 @@ class KVCacheLayeringPolicy:
         return f"KVCacheLayeringPolicy({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
 
 
-_DISABLED: Final = KVCacheDecision(cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False)
+_DISABLED: Final = KVCacheDecision(cache_worthy=False, skip_save=False, reasons=[POLICY_DISABLED], enabled=False)

@@ -9,22 +9,15 @@ from typing import Any, Final
 from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
 
+from ..policy.reasons import REASONS
 from ..requests import Answer
 from . import names
 from .record import CallRecord
 
-__all__ = ["MAX_CALLERS", "MAX_REASONS", "REASONS", "Instruments"]
+__all__ = ["MAX_CALLERS", "MAX_REASONS", "Instruments"]
 
 MAX_CALLERS: Final = 1000
 """Distinct (model, server, agent) on metric points; further ones are counted together as ``_OTHER``."""
-
-REASONS: Final = frozenset(
-    {
-        "long_shared_prefix", "multi_turn_conversation", "large_fixed_context", "large_rag_context", "reuse_heavy_role",
-        "one_off_short_prompt", "policy_disabled", "reuse_expected", "reuse_unlikely", "shared_prefix_lost",
-    }
-)  # fmt: skip
-"""The reason codes of this package's own rules."""
 
 MAX_REASONS: Final = 32
 """Distinct further reason codes on metric points, of rules of the user's own; what comes after them is counted as ``_OTHER``."""
