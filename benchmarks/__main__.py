@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("decision", "changes", "calls", "startup", "adaptive", "replay")
+PARTS = ("decision", "changes", "calls", "instructions", "startup", "adaptive", "replay")
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> Table:

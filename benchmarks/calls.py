@@ -13,12 +13,13 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["run"]
+__all__ = ["BATCH", "SETUPS", "installed", "run", "set_up"]
 
 OTHERS = {
     "genai-openai": ("opentelemetry.instrumentation.genai.openai", "OpenAIInstrumentor"),
     "openinference": ("openinference.instrumentation.openai", "OpenAIInstrumentor"),
     "traceloop": ("opentelemetry.instrumentation.openai", "OpenAIInstrumentor"),
+    "bare": ("benchmarks.bare", "BareInstrumentor"),
 }
 SETUPS: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -27,13 +28,14 @@ SETUPS: dict[str, tuple[str, ...]] = {
     "ours+genai-openai": ("genai-openai", "ours"),
     "openinference": ("openinference",),
     "traceloop": ("traceloop",),
+    "bare": ("bare",),
 }
 WAYS = ("sync", "stream", "async1", "async8", "async64")
 ROUNDS = 60
 BATCH = {"sync": 20, "stream": 10, "async1": 20, "async8": 32, "async64": 64}
 
 
-def _installed(setup: tuple[str, ...]) -> bool:
+def installed(setup: tuple[str, ...]) -> bool:
     def found(module: str) -> bool:
         try:
             return importlib.util.find_spec(module) is not None
@@ -43,10 +45,16 @@ def _installed(setup: tuple[str, ...]) -> bool:
     return all(name == "ours" or found(OTHERS[name][0]) for name in setup)
 
 
-def _serve(pipe: Any, setup: tuple[str, ...]) -> None:  # noqa: C901 - one process, set up from top to bottom
-    """A worker: sets one process up, then makes a batch of calls whenever it is asked to and answers with wall and CPU seconds for one."""
+def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: C901 - one process, set up from top to bottom
+    """Sets this process up and warms it.
+
+    Args:
+        setup: the instrumentations to switch on, in this order.
+
+    Returns:
+        What makes so many calls in each of the ways.
+    """
     import asyncio
-    import time
 
     import httpx2
     from openai import AsyncOpenAI, OpenAI
@@ -125,6 +133,14 @@ def _serve(pipe: Any, setup: tuple[str, ...]) -> None:  # noqa: C901 - one proce
     }
     for way, call in ways.items():
         call(BATCH[way])
+    return ways
+
+
+def _serve(pipe: Any, setup: tuple[str, ...]) -> None:
+    """A worker: makes a batch of calls whenever it is asked to and answers with wall and CPU seconds for one."""
+    import time
+
+    ways = set_up(setup)
     pipe.send("ready")
     while (way := pipe.recv()) is not None:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -137,7 +153,7 @@ def run() -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     workers = {}
     for name, setup in SETUPS.items():
-        if _installed(setup):
+        if installed(setup):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, setup), daemon=True)
             process.start()

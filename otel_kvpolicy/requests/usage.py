@@ -79,7 +79,9 @@ def _finish_reasons(response: Any) -> tuple[str, ...]:
 
 
 def read_chunk(chunk: Any) -> Answer | None:
-    """Reads one event of a stream; ``None`` where it says nothing. The common chunk is a piece of text."""
+    """Reads one event of a stream; ``None`` where it says nothing, as nearly all do."""
+    if _is_text(chunk):
+        return None
     whole = _get(chunk, "response")
     if whole is not None:
         return read_answer(whole) if _get(whole, "usage") is not None or _get(chunk, "type") == "response.created" else None
@@ -89,3 +91,12 @@ def read_chunk(chunk: Any) -> Answer | None:
     if isinstance(choices, (list, tuple)) and choices and _get(choices[0], "finish_reason") is not None:
         return read_answer(chunk)
     return None
+
+
+def _is_text(chunk: Any) -> bool:
+    """Whether it is a piece of text and no more, in the shape that the models of openai have: a delta, of a choice or of a response."""
+    try:
+        fields = vars(chunk)
+        return "delta" in fields or (fields["usage"] is None and vars(fields["choices"][0])["finish_reason"] is None)
+    except (TypeError, KeyError, IndexError):
+        return False
