@@ -316,11 +316,6 @@ class AdaptiveRule:
             known.touched = now
         return why
 
-    @property
-    def _in_time(self) -> float:
-        """Seconds within which a return is worth something."""
-        return inf if self._lifetime.seconds is None else _IN_TIME * self._lifetime.seconds
-
     def _count(self, memory: _Memory) -> None:
         if not memory.counted:
             memory.counted = True
@@ -348,15 +343,18 @@ class AdaptiveRule:
         if depth <= known.base or new <= 0:
             return False
         first, gap = not known.returned, now - known.at
+        lifetime = self._lifetime.seconds
+        in_time = inf if lifetime is None else _IN_TIME * lifetime  # seconds within which a return is worth something
         if first:
             self._gap += _MEMORY * (gap - self._gap)
-            self._wait = max(_LEAST_WAIT, min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap), self._in_time))
+            self._wait = max(_LEAST_WAIT, min(_MAX_WAIT, max(_MIN_WAIT, _WAIT_GAPS * self._gap), in_time))
             self._lifetime.returned(gap)
             self._count(known)
         share = min(1.0, (depth - known.base) / new)
         if share > known.returned:
-            if gap <= self._in_time:
-                self._table.count(known.tally, 0.0, (share - known.returned) / max(self._visible, _MIN_VISIBLE))
+            if gap <= in_time:
+                visible = self._visible if self._visible > _MIN_VISIBLE else _MIN_VISIBLE
+                self._table.count(known.tally, 0.0, (share - known.returned) / visible)
             known.returned = share
         return first
 

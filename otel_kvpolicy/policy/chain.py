@@ -143,9 +143,7 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
     try:
         if roles is None:
             roles = [message["role"] for message in messages]
-        texts = [message["content"] for message in messages]
-        if "tool" in roles:
-            texts = [_with_calls(message) if message["role"] == _REPLY else message["content"] for message in messages]
+        texts = _plain_texts(messages, roles)
         return _Messages(roles, texts, sizes or list(map(len, texts)), before, seed)
     except (KeyError, TypeError):  # content in parts, Responses items, objects
         if roles is None or None in roles:
@@ -174,9 +172,28 @@ def _seed(body: Mapping[Any, Any], key: int) -> int:
     return hash((key, _digest(body.get("model")), _digest(body.get("instructions")), names))
 
 
-def _with_calls(message: Any) -> Any:
-    calls = message.get("tool_calls")
-    return message["content"] if not calls else f"{message['content']}{_digest(calls)}"
+def _plain_texts(messages: Sequence[Any], roles: Sequence[Any]) -> list[Any]:
+    texts = [message["content"] for message in messages]
+    if "tool" in roles:  # only then has a reply called any
+        for at, role in enumerate(roles):
+            if role == _REPLY and messages[at].get("tool_calls"):
+                texts[at] = _with_calls(texts[at], messages[at]["tool_calls"])
+    return texts
+
+
+def _with_calls(said: Any, calls: Any) -> Any:
+    """What a reply says with the functions it calls, by their names and arguments: strings that keep their hashes, as its text does."""
+    made = [said]
+    try:
+        for call in calls:
+            function = call["function"]
+            name, arguments = function["name"], function["arguments"]
+            if type(name) is not str or type(arguments) is not str:
+                return said, _digest(calls)
+            made += name, arguments
+    except (KeyError, TypeError, IndexError):
+        return said, _digest(calls)
+    return tuple(made)
 
 
 def _text(message: Any) -> Any:
@@ -194,7 +211,7 @@ def _text(message: Any) -> Any:
         return _digest(message)
     said = tuple(map(_part, content)) if type(content) is list else _digest(content)
     calls = _field(message, "tool_calls")
-    return f"{said}{_digest(calls)}" if calls else said
+    return _with_calls(said, calls) if calls else said
 
 
 def _part(part: Any) -> Any:
