@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -101,6 +101,9 @@ class _VLLM:
         except _RefusedError as refused:
             self.page.ended(started, "error")
             return refused.response
+        except ClientDisconnect:  # before the body was whole
+            self.page.ended(started, "abort")
+            return Response(status_code=499)
         except asyncio.CancelledError:
             self.page.ended(started, "abort")
             raise

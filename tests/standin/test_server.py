@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import httpx2
 import openai
@@ -16,6 +18,7 @@ from pydantic import BaseModel
 from otel_kvpolicy.standin import FAULT_HEADER, StandIn
 from otel_kvpolicy.standin.__main__ import main
 from otel_kvpolicy.standin.options import StrictStyle
+from tests.dashboards.live import until
 
 MODEL = "stand-in"
 LONG = [{"role": "user", "content": "again and " * 160}]  # 1,600 characters: one chunk
@@ -354,6 +357,16 @@ def test_vllms_page_agrees_with_the_answers() -> None:
     assert totals["vllm:prompt_tokens_cached_by_source_total"] == totals["vllm:prompt_tokens_cached_total"]
     assert totals["vllm:request_success_total"] == totals["vllm:lmcache_mp_lookup_duration_seconds_count"] == 3
     assert totals["vllm:num_requests_running"] == 0
+
+
+def test_a_request_whose_client_goes_before_its_body_is_whole_is_an_aborted_one(caplog: pytest.LogCaptureFixture) -> None:
+    with StandIn() as server:
+        with socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0)) as connection:
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+            until(lambda: page(server.url)["vllm:num_requests_running"] == 1, "the request to begin")
+        until(lambda: page(server.url)["vllm:num_requests_running"] == 0, "the request to end")
+        assert 'finished_reason="abort"' in httpx2.get(f"{server.url}/metrics").text
+    assert not caplog.records
 
 
 def test_lmcaches_page_splits_the_tiers() -> None:
