@@ -166,9 +166,11 @@ def _recent(source: Source, query: Query, span_id: str | None) -> list[RecordedS
     if span_id is not None:
         spans = [span for span in spans if span.span_id.startswith(span_id.lower())][: query.limit]
     if not spans:
-        wanted = [f"span {span_id}" if span_id else "", "skipped" if query.skipped else ""]
+        skipped = "skipped " if query.skipped else ""
+        whose = f" whose span id begins with {span_id}" if span_id else ""
         of = f" of service {query.service}" if query.service else ""
-        _end(f"no {' '.join([word for word in wanted if word] + ['decided call'])}{of} in {source.name}", NOTHING_FOUND)
+        recent = " that is so recent" if query.since else ""
+        _end(f"no {skipped}decided call{whose}{of}{recent} in {source.name}", NOTHING_FOUND)
     return spans
 
 

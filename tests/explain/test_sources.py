@@ -169,6 +169,9 @@ def test_nothing_found(recorded: Recorded, source: str) -> None:
     answer = ask("--from", source, "--service", "nobody", "--skipped")
     assert answer.code == 3
     assert answer.complaint.startswith("explain: no skipped decided call of service nobody in ")
+    answer = ask("--from", source, "--span", "0000", "--since", "2999-01-01")
+    assert answer.code == 3
+    assert answer.complaint.startswith("explain: no decided call whose span id begins with 0000 that is so recent in ")
 
 
 @pytest.mark.parametrize("source", [kind for kind in FILES + SERVERS if kind != "decision-log"], indirect=True)
