@@ -65,10 +65,11 @@ def learned_changes(reuse: float, doubt: float, theta: float, *, stores: bool) -
     """What would have turned a verdict of the learned rule: how often the class comes back, or what a place in the cache is worth."""
     enough, chance = max(theta - doubt, 0.0), reuse + doubt
     if stores:
-        return [
-            Change("learned", names.ADAPTIVE_THETA, chance, f"theta above {chance:.3f} (it was {theta:.3f}): a cache that forgets sooner"),
-            Change("learned", names.ADAPTIVE_REUSE, enough, f"P(reuse) of its class below {enough:.3f} (it was {reuse:.3f})"),
-        ]
+        sooner = Change(
+            "learned", names.ADAPTIVE_THETA, chance, f"theta above {chance:.3f} (it was {theta:.3f}): a cache that forgets sooner"
+        )
+        rarer = Change("learned", names.ADAPTIVE_REUSE, enough, f"P(reuse) of its class below {enough:.3f} (it was {reuse:.3f})")
+        return [sooner, rarer] if enough else [sooner]  # at 0 its doubt alone stores the call
     return [
         Change("learned", names.ADAPTIVE_REUSE, enough, f"P(reuse) of its class at {enough:.3f} (it was {reuse:.3f})"),
         Change("learned", names.ADAPTIVE_THETA, chance, f"theta at {chance:.3f} (it was {theta:.3f}): a larger cache, or less traffic"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..telemetry import names
 from .account import Explanation
+from .rules import Fact
 from .spans import RecordedSpan
 
 __all__ = ["show", "show_table"]
@@ -71,8 +72,7 @@ def show(console: Console, explanation: Explanation) -> None:
     if reading.measures:
         _grid(console, [(measure.name, Text(measure.text, "green" if measure.met else "")) for measure in reading.measures], "signals")
     if reading.facts:
-        rows = [(fact.name.removeprefix("kvpolicy."), f"{_short(fact.value)}  {fact.meaning}".rstrip()) for fact in reading.facts]
-        _grid(console, rows, "also recorded")
+        _grid(console, [(fact.name.removeprefix("kvpolicy."), _told(fact)) for fact in reading.facts], "also recorded")
     _list(console, *_changes(explanation))
     _list(console, "afterwards", explanation.afterwards)
     _list(console, "bear in mind", explanation.caveats)
@@ -147,8 +147,9 @@ def _when(when: datetime | None) -> str:
     return when.strftime("%H:%M:%S" if today else "%b %d")
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _told(fact: Fact) -> str:
+    value = f"{fact.value:.4g}" if isinstance(fact.value, float) else str(fact.value)
+    return f"{value} ({fact.meaning})" if fact.meaning else value
 
 
 def _number(value: int | None) -> str:

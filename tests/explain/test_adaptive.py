@@ -76,7 +76,7 @@ def test_a_skipped_call(server: StandIn, instrumented: Telemetry, lessons: str, 
     assert reuse["value"] == pytest.approx(facts["kvpolicy.adaptive.theta"] - facts["kvpolicy.adaptive.doubt"])
     assert theta["value"] == pytest.approx(facts["kvpolicy.adaptive.reuse"] + facts["kvpolicy.adaptive.doubt"])
     assert "it would have been stored with any one of - P(reuse) of its class at" in words
-    assert "adaptive.class batch, no turns, 1k-2k tokens, new of the learned rule: the call's class" in words
+    assert "adaptive.class batch, no turns, 1k-2k tokens, new (of the learned rule: the call's class" in words
     assert "shadow.decision skip" in words
     assert "What the rule has learned moves on" in words
 
@@ -86,6 +86,12 @@ def test_a_stored_call(server: StandIn, instrumented: Telemetry, lessons: str, t
     assert call["verdict"] == "store"
     assert "it would have been skipped with any one of - theta above" in words
     assert call["changes"][0]["value"] > 0.5
+
+
+def test_a_call_that_its_doubt_alone_stores_is_not_turned_by_a_class_that_never_comes_back() -> None:
+    call = offline("--set", "KV_CACHE_RULE=adaptive")
+    assert call["verdict"] == "store"
+    assert [change["name"] for change in call["changes"]] == ["kvpolicy.adaptive.theta"]
 
 
 def offline(*arguments: str) -> dict[str, Any]:

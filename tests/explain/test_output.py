@@ -81,7 +81,7 @@ def test_attributes_that_no_rule_accounts_for_are_told(recorded: Recorded, tmp_p
     assert call["changes"] == []
     assert [(fact["name"], fact["value"]) for fact in call["facts"]] == [("kvpolicy.agent.calls", 3), ("kvpolicy.lifetime", 90)]
     out = " ".join(ask(entry["trace_id"], "--from", log).out.split())
-    assert "also recorded agent.calls 3 on pydantic-ai's agent span: chat calls decided in this run" in out
+    assert "also recorded agent.calls 3 (on pydantic-ai's agent span: chat calls decided in this run" in out
     assert "lifetime 90" in out
 
 
