@@ -167,6 +167,7 @@ def _one(advance: Callable[[int], None]) -> Finished:
 def _bar(what: str, total: int, *, counting: bool = True) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error, where that is a terminal."""
     columns = [TextColumn("{task.description:>10}"), BarColumn(), *([MofNCompleteColumn()] if counting else []), TimeElapsedColumn()]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda more: progress.advance(task, more)

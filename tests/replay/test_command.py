@@ -45,6 +45,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_a_table_for_each_size_a_row_for_each_rule(trace: Path) -> None:
     result = replay(trace, "--l1", "10,60", "--l1", "20")
     assert result.exit_code == 0, result.output
+    assert not result.stderr  # a progress bar is for terminals
     assert "Mooncake: 80 requests" in result.stdout
     assert re.findall(r"L1 (\d+) chunks", result.stdout) == ["10", "60", "20"]
     for rule in ("always", "never", "thresholds", "adaptive", "turns", "oracle", "belady"):
@@ -173,6 +174,7 @@ def test_the_report_shows_what_the_table_shows(trace: Path, tmp_path: Path) -> N
     for row in rows(table):
         assert f"{int(row['chunks_written']):,}" in texts
         assert f"{float(row['hit_ratio']):.4f}" in texts
+    assert {"l1 chunks", "chunks written", "dead writes", "skipped calls ratio"} <= {*texts}
     assert out.stat().st_size < 300_000
     again = tmp_path / "again.html"
     replay(trace, "--l1", "10,20,30", "--out", again)
