@@ -40,8 +40,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(128)
-    except OSError:
+    except OSError as error:
         listener.close()
+        error.filename = f"{host}:{port}"  # which of the two servers, where the message is read
         raise
     return listener
 

@@ -431,7 +431,7 @@ def test_a_taken_port_is_told(server: StandIn) -> None:
         StandIn(port=int(port))
     result = CliRunner().invoke(main, ["--port", port])
     assert result.exit_code == 1
-    assert "in use" in result.output
+    assert f"in use: '127.0.0.1:{port}'" in result.output
 
 
 def test_the_command_line_refuses_other_hosts() -> None:
