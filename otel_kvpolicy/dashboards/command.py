@@ -38,7 +38,10 @@ def build(folder: Path) -> None:
 @command.command()
 @click.argument("folder", type=_FOLDER)
 def export(folder: Path) -> None:
-    """Write dashboards and rules into FOLDER, for import or provisioning."""
+    """Write dashboards and rules into FOLDER.
+
+    Grafana imports or provisions the dashboards; Prometheus takes the rules as rule_files.
+    """
     _write(folder)
 
 

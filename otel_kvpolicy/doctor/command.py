@@ -74,7 +74,7 @@ def command(
 ) -> None:
     """Proves on a live vLLM and LMCache whether the hint is honoured.
 
-    Sends a few dozen short-lived random prompts of three chunks and reads what became of them. It reads otherwise, and clears no cache.
+    Sends a few dozen random prompts of three chunks and reads what became of them. Beyond that it only reads, and clears no cache.
 
     Exit codes: 0 honoured, 1 ignored, refused or without effect, 3 inconclusive, 2 wrong usage.
     """
