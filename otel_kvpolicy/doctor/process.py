@@ -93,6 +93,8 @@ def _settings() -> Check:
         knobs = settings.configure()
     known = {settings.env_name(field) for field in settings.Settings.model_fields} | {settings.CONFIG_FILE}
     problems += [f"{name} is no setting" for name in sorted(os.environ) if name.startswith(settings.PREFIX) and name not in known]
+    if knobs.redis_url is not None and _version("redis") is None:
+        problems.append("KV_CACHE_REDIS_URL needs redis: pip install 'otel-kvpolicy[redis]'")
     if problems:
         return Check("settings", "fail", "; ".join(problems))
     defaults = settings.Settings()

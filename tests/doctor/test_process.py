@@ -58,15 +58,19 @@ def test_an_instrumentor_that_is_not_installed_fails(tmp_path: Path, monkeypatch
     assert (state, "entry point is not installed" in text) == ("fail", True)
 
 
-def test_without_the_launcher_it_is_to_be_called_in_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without(monkeypatch: pytest.MonkeyPatch, distribution: str) -> None:
     real = metadata.version
 
     def version(name: str) -> str:
-        if name == "opentelemetry-distro":
+        if name == distribution:
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(process.metadata, "version", version)
+
+
+def test_without_the_launcher_it_is_to_be_called_in_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without(monkeypatch, "opentelemetry-distro")
     state, text = check("instrumentor")
     assert (state, "KVPolicyInstrumentor().instrument()" in text) == ("warn", True)
     assert check("traces")[0] == "warn"
@@ -145,6 +149,13 @@ def test_a_settings_file_is_read_too(tmp_path: Path) -> None:
 
 def test_settings_that_differ_from_the_defaults_are_told() -> None:
     assert check("settings", KV_CACHE_MIN_PREFIX_TOKENS="512") == ("ok", "KV_CACHE_MIN_PREFIX_TOKENS=512")
+
+
+def test_a_fleet_without_the_client_of_redis_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without(monkeypatch, "redis")
+    state, text = check("settings", KV_CACHE_REDIS_URL="redis://host/0")
+    assert (state, "pip install 'otel-kvpolicy[redis]'" in text) == ("fail", True)
+    assert check("settings")[0] == "ok"
 
 
 def test_no_password_is_told(tmp_path: Path) -> None:
