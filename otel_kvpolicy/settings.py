@@ -59,7 +59,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
-    layering: bool = Field(default=True, description="`false` makes the package inert: no verdict, no hint")
+    layering: bool = Field(default=True, description="`false` decides and sends nothing; calls are still traced and counted")
     min_prefix_tokens: _Count = Field(
         default=DEFAULT_MIN_PREFIX_TOKENS,
         description="store when system prompt and tools have at least so many tokens; also for a RAG block",
