@@ -2,7 +2,7 @@
 
     opentelemetry-instrument --traces_exporter console --metrics_exporter console python examples/plain_openai.py
 
-Talks to ``OPENAI_BASE_URL``; without it, to an embedded stand-in for vLLM with LMCache.
+Talks to ``OPENAI_BASE_URL``; without it, to an embedded stand-in for vLLM with LMCache (``pip install 'otel-kvpolicy[demo]'``).
 """
 
 from openai import OpenAI

@@ -1,6 +1,6 @@
 """A pydantic-ai agent with tools and a sub-agent; prints the trace of its run as a tree. No line here asks for a decision.
 
-    pip install 'pydantic-ai-slim[openai]'
+    pip install 'otel-kvpolicy[demo]' 'pydantic-ai-slim[openai]'
     opentelemetry-instrument --traces_exporter none --metrics_exporter none --logs_exporter none \\
         python examples/pydantic_ai_agent.py
 

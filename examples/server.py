@@ -1,4 +1,7 @@
-"""Where the examples talk to: ``OPENAI_BASE_URL`` where it is set, else a stand-in that lives as long as the example."""
+"""Where the examples talk to: ``OPENAI_BASE_URL`` where it is set, else a stand-in that lives as long as the example.
+
+The stand-in needs ``pip install 'otel-kvpolicy[demo]'``.
+"""
 
 import os
 from collections.abc import Iterator
