@@ -1,6 +1,8 @@
 """Observe mode, switched on in code: decisions are made and recorded, and nothing is sent. How a careful operator starts.
 
 python examples/observe_mode.py
+
+Not under ``opentelemetry-instrument``, which would have instrumented before this file does.
 """
 
 from openai import OpenAI
