@@ -210,7 +210,7 @@ def _recorded(attributes: Mapping[str, Any], time: float, trace_id: str, service
     tokens = estimate if counted is None else _count(counted, names.USAGE_INPUT_TOKENS)
     prefix = _count(attributes.get(names.SIGNAL_PREFIX_TOKENS, 0), names.SIGNAL_PREFIX_TOKENS)
     agent = _role(attributes, names.AGENT_NAME)
-    group = attributes.get("gen_ai.conversation.id") or trace_id
+    group = attributes.get(names.CONVERSATION_ID) or trace_id
     head = min(prefix, tokens) // _TEXT_BLOCK
     shared: list[int | str] = [f"{service}/{agent}/{attributes.get(names.REQUEST_MODEL)}/{prefix}/{at}" for at in range(head)]
     own: list[int | str] = [f"{group}/{prefix}/{at}" for at in range(head, tokens // _TEXT_BLOCK)]

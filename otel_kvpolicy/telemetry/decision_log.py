@@ -55,6 +55,9 @@ def entry_of(span: Span, record: CallRecord, answer: Answer | None, error: BaseE
     }
     if record.agent:
         attributes[names.AGENT_NAME] = record.agent
+    conversation = (getattr(span, "attributes", None) or {}).get(names.CONVERSATION_ID)
+    if conversation is not None:  # another's span that says so: by it a replay tells which calls continue each other
+        attributes[names.CONVERSATION_ID] = conversation
     if answer is not None:
         attributes |= answer_attributes(answer)
     if error is not None:

@@ -77,6 +77,8 @@ def explanation(record: CallRecord) -> str:
     if not record.decision.enabled:
         return "Nothing was decided: KV_CACHE_LAYERING is off, and the server stores by its own rules."
     said = by_thresholds(record.decision, record.policy) if record.why is None else by_learning(record.why)
+    if record.outcome == "caller":
+        return f"The caller had set the hint itself, to {record.verdict}. The rule alone: {said[0].lower()}{said[1:]}"
     kept = f" Its first {record.keep_tokens} tokens came before and are stored." if record.keep_tokens else ""
     return f"{said}{kept}{_ADDENDA.get(record.outcome, '')}"
 
@@ -100,7 +102,6 @@ def by_learning(why: Why) -> str:
 
 
 _ADDENDA = {
-    "caller": " The caller had set the hint itself, so the caller's choice stands.",
     "observed": " Observe mode: nothing was sent.",
     "excluded_target": " Nothing was sent: this server is not among KV_CACHE_TARGETS.",
     "rejected": " The server refuses the hint, so the call went out without it.",

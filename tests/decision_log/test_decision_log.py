@@ -69,6 +69,16 @@ def test_an_entry_says_what_the_span_says(instrumented: Telemetry, server: Stand
     assert secret not in logged.read_text()
 
 
+def test_an_entry_names_the_conversation_that_the_chat_span_names(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
+    tracer = instrumented.tracer_provider.get_tracer("theirs")
+    with tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "talk 7"}):
+        ask(server)
+    ask(server)
+    theirs, ours = entries(logged)
+    assert theirs["attributes"]["gen_ai.conversation.id"] == "talk 7"
+    assert "gen_ai.conversation.id" not in ours["attributes"]
+
+
 def test_a_failed_call_is_logged_with_its_error(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
     with pytest.raises(openai.InternalServerError):
         ask(server, extra_headers={FAULT_HEADER: "500"})

@@ -270,6 +270,8 @@ def test_the_callers_own_hint_goes_out_as_it_is(server: StandIn, instrumented: T
     [span] = instrumented.decided
     assert span.attributes
     assert (span.attributes["kvpolicy.hint.outcome"], span.attributes["kvpolicy.decision"]) == ("caller", decision)
+    said = str(span.attributes["kvpolicy.explanation"])
+    assert said.startswith(f"The caller had set the hint itself, to {decision}. The rule alone: skipped: one_off_short_prompt")
     assert span.attributes["kvpolicy.cache_worthy"] is False
 
 
