@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +50,18 @@ def test_text_counts_and_media_does_not(content: Any, chars: int) -> None:
 def test_returned_data_counts_about_as_its_json() -> None:
     data = {"rows": [{"name": "a" * 50, "price": 12} for _ in range(20)]}
     assert content_chars(data) == pytest.approx(len(json.dumps(data)), rel=0.1)
+
+
+def test_a_mapping_of_another_kind_is_read_as_a_dict_is() -> None:
+    part = {"type": "text", "text": "quay", "name": "mole"}
+    assert content_chars(MappingProxyType(part)) == content_chars([MappingProxyType(part)]) == len("quaymole")
+    assert content_chars(MappingProxyType({"tide": 7})) == content_chars({"tide": 7}) == json_chars(MappingProxyType({"tide": 7}))
+
+
+def test_nothing_is_counted_after_what_holds_itself() -> None:
+    loop: dict[str, Any] = {"type": "note", "text": "quay"}
+    loop["content"] = [loop]
+    assert content_chars([loop, {"type": "note", "text": "mole"}]) == content_chars([loop]) == len("quay")
 
 
 @pytest.mark.parametrize("count", [content_chars, json_chars])
