@@ -4,8 +4,12 @@
 real pair's, and remembers the requests it got.
 """
 
-from .app import FAULT_HEADER, RecordedRequest
-from .options import CHUNK_TOKENS, Options
-from .server import StandIn
+try:
+    from .app import FAULT_HEADER, RecordedRequest
+    from .options import CHUNK_TOKENS, Options
+    from .server import StandIn
+except ModuleNotFoundError as missing:
+    package = (missing.name or "").partition(".")[0]
+    raise ModuleNotFoundError(f"the stand-in needs {package}: pip install 'otel-kvpolicy[demo]'", name=package) from None
 
 __all__ = ["CHUNK_TOKENS", "FAULT_HEADER", "Options", "RecordedRequest", "StandIn"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -444,3 +446,11 @@ def test_closing_frees_the_port() -> None:
         port = int(first.url.rpartition(":")[2])
     with StandIn(port=port) as second:
         assert httpx2.get(f"{second.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
+def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
+    script = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_module('otel_kvpolicy.standin', run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].endswith(f"the stand-in needs {missing}: pip install 'otel-kvpolicy[demo]'")
