@@ -1,6 +1,7 @@
 """The decision log: one line of JSON for each decided call, linked to its trace and span, without content.
 
-Lines are handed to a writer thread and appended with ``O_APPEND`` in one ``write`` each batch, so that several processes may share a file.
+Lines are handed to a writer thread and appended with ``O_APPEND`` in one ``write`` each batch, one process at a time, so that several may
+share a file.
 A crash loses at most what the thread had not written yet, and may leave a torn last line: the next writer closes it with a newline, and
 readers pass over it. Nothing here blocks or fails a call: a full queue drops, a full disk is reported once.
 """
@@ -13,7 +14,8 @@ import os
 import queue
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -114,9 +116,10 @@ class DecisionLog:
         descriptor = self._open()
         if self._rotate(descriptor, len(lines), max_bytes):
             descriptor = self._open()
-        if not _ends_whole(descriptor):
-            lines = b"\n" + lines
-        written = os.write(descriptor, lines)
+        with _alone(descriptor):
+            if not _ends_whole(descriptor):
+                lines = b"\n" + lines
+            written = os.write(descriptor, lines)
         if written < len(lines):
             raise OSError(f"wrote {written} of {len(lines)} bytes")
 
@@ -154,6 +157,20 @@ class DecisionLog:
 
 def _json(entry: Mapping[str, Any]) -> str:
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+@contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """Keeps other writers out: one of them in the middle of its write looks as if it had been torn. Without locks, all write."""
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -192,6 +192,13 @@ def test_processes_share_a_file(path: Path, max_bytes: int) -> None:
         assert len(lines) > BACKUPS * max_bytes / 2 / 260
 
 
+def test_a_write_of_another_process_is_not_taken_for_a_torn_line(path: Path) -> None:
+    script = WRITER.replace("* 200", "* 700").replace("% 10", "% 60")
+    writers = [start(script, str(path), name, "15000", str(LARGE)) for name in "abc"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert path.read_text().count("\n") == 45_000
+
+
 def test_what_is_queued_at_exit_is_written(path: Path) -> None:
     script = """
         import sys
