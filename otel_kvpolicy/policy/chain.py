@@ -183,6 +183,8 @@ def _plain_texts(messages: Sequence[Any], roles: Sequence[Any]) -> list[Any]:
 
 def _with_calls(said: Any, calls: Any) -> Any:
     """What a reply says with the functions it calls, by their names and arguments: strings that keep their hashes, as its text does."""
+    if not isinstance(calls, (list, tuple)):  # a generator is the client's to read
+        return said, _digest(calls)
     made = [said]
     try:
         for call in calls:

@@ -108,6 +108,12 @@ def test_tool_calls_tell_prompts_apart() -> None:
     assert after("a").hashes[-1] == after("a").hashes[-1]
 
 
+def test_tool_calls_given_as_a_generator_are_left_to_the_client() -> None:
+    calls = iter([{"id": "a", "type": "function", "function": {"name": "tide", "arguments": "{}"}}])
+    chain([TALK[1], said("assistant", None, tool_calls=calls), said("tool", "7", tool_call_id="a")])
+    assert len(list(calls)) == 1
+
+
 def test_another_key_gives_other_hashes() -> None:
     body = {"messages": TALK}
     assert not set(chain_of(body, 1).hashes) & set(chain_of(body, 2).hashes)
