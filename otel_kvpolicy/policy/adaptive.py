@@ -353,8 +353,7 @@ class AdaptiveRule:
         share = min(1.0, (depth - known.base) / new)
         if share > known.returned:
             if gap <= in_time:
-                visible = self._visible if self._visible > _MIN_VISIBLE else _MIN_VISIBLE
-                self._table.count(known.tally, 0.0, (share - known.returned) / visible)
+                self._table.count(known.tally, 0.0, (share - known.returned) / max(self._visible, _MIN_VISIBLE))
             known.returned = share
         return first
 

@@ -138,14 +138,13 @@ class DecisionLog:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size == 0 or status.st_size + coming <= max_bytes:
             return False
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # given back when the file is closed
-        if _is_at(descriptor, self.path):
-            for number in range(BACKUPS - 1, 0, -1):
-                older = Path(f"{self.path}.{number}")
-                if older.exists():
-                    older.replace(f"{self.path}.{number + 1}")
-            self.path.replace(f"{self.path}.1")
+        with _alone(descriptor):
+            if _is_at(descriptor, self.path):
+                for number in range(BACKUPS - 1, 0, -1):
+                    older = Path(f"{self.path}.{number}")
+                    if older.exists():
+                        older.replace(f"{self.path}.{number + 1}")
+                self.path.replace(f"{self.path}.1")
         self._close()
         return True
 
