@@ -74,7 +74,7 @@ dashboards: $(READY) ## build the dashboards' JSON and the rules anew
 	$(BIN)/otel-kvpolicy dashboards build
 
 tables: $(READY) ## the README's tables from the names file
-	$(BIN)/python -m otel_kvpolicy.telemetry.tables README.md
+	$(BIN)/python -m tools.readme_tables README.md
 
 clean: ## forget the venv and all caches
 	rm -rf $(VENV) $(VENV)-* .cache .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -11,7 +11,14 @@ nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = False
 
-CORE = ("tests/policy", "tests/requests", "tests/instrumentation", "tests/test_settings.py", "tests/test_hint.py", "tests/test_targets.py")
+CORE = (
+    "tests/policy",
+    "tests/requests",
+    "tests/instrumentation",
+    "tests/test_settings.py",
+    "tests/test_hint.py",
+    "tests/test_targets.py",
+)
 """What a user's process runs. The command line's own tests run once, on the newest of everything."""
 
 OLDEST = (
@@ -40,7 +47,12 @@ OTHERS = (
 
 
 def _install(session: nox.Session, *constraints: str) -> None:
-    session.install("-e", ".[demo]", *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "matrix"), *constraints)
+    session.install(
+        "-e",
+        ".[demo]",
+        *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "matrix"),
+        *constraints,
+    )
 
 
 @nox.session
@@ -67,7 +79,9 @@ def python(session: nox.Session) -> None:
 
 @nox.session(name="pydantic-ai")
 @nox.parametrize(
-    "versions", [("pydantic-ai-slim[openai]==1.107.10", "openai==2.29.0"), ("pydantic-ai-slim[openai]>=2.68",)], ids=["1", "2"]
+    "versions",
+    [("pydantic-ai-slim[openai]==1.107.10", "openai==2.29.0"), ("pydantic-ai-slim[openai]>=2.68",)],
+    ids=["1", "2"],
 )
 def pydantic_ai(session: nox.Session, versions: tuple[str, ...]) -> None:
     """The last 1.x with the oldest openai it takes, and the newest."""

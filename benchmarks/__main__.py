@@ -21,7 +21,9 @@ def table(title: str, rows: list[dict[str, Any]]) -> Table:
     for name in rows[0]:
         made.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
     for row in rows:
-        made.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
+        made.add_row(
+            *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
+        )
     return made
 
 

@@ -6,14 +6,12 @@ from itertools import count
 from typing import Any
 
 from otel_kvpolicy import settings
-from otel_kvpolicy.policy.adaptive import AdaptiveRule
-from otel_kvpolicy.policy.chain import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import reader_of
 
 from .decision import body, decide
 from .measure import interleave
-
-__all__ = ["run"]
 
 MESSAGES = (2, 10, 100, 1_000)
 KINDS = ("ascii", "tools", "images")
@@ -30,7 +28,10 @@ def run(*, rounds: int = 25) -> list[dict[str, Any]]:
             wire, rule, numbers = body(messages, kind), AdaptiveRule(), count()
 
             def fresh(wire: dict[str, Any] = wire, numbers: count[int] = numbers) -> dict[str, Any]:
-                wire["messages"][-1] = {"role": "user", "content": f"question {next(numbers)} " * 60}
+                wire["messages"][-1] = {
+                    "role": "user",
+                    "content": f"question {next(numbers)} " * 60,
+                }
                 return wire
 
             def thresholds(fresh: Any = fresh) -> None:
@@ -48,7 +49,10 @@ def run(*, rounds: int = 25) -> list[dict[str, Any]]:
                 rounds=rounds,
                 repeat={"thresholds": calls, "adaptive": calls, "body": calls},
             )
-            cost = {name: samples[name].median - samples["body"].median for name in ("thresholds", "adaptive")}
+            cost = {
+                name: samples[name].median - samples["body"].median
+                for name in ("thresholds", "adaptive")
+            }
             rows.append(
                 {
                     "body": kind,

@@ -14,10 +14,10 @@ from opentelemetry.trace import SpanKind
 
 from otel_kvpolicy import KVCacheLayeringPolicy
 from otel_kvpolicy.policy import CallText
+from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.requests import Answer
-from otel_kvpolicy.telemetry import CallRecord, Instruments, names, spans
-
-__all__ = ["BareInstrumentor"]
+from otel_kvpolicy.telemetry import names, spans
+from otel_kvpolicy.telemetry.instruments import Instruments
 
 
 class BareInstrumentor:
@@ -27,7 +27,15 @@ class BareInstrumentor:
         policy = KVCacheLayeringPolicy()
         decision = policy.judge(CallText(3000, 0, 2700, 0, 330, 4))
         record = CallRecord(
-            decision, skip=False, outcome="applied", mode="enforce", policy=policy, model="m", address="gb10.local", port=80, agent=None
+            decision,
+            skip=False,
+            outcome="applied",
+            mode="enforce",
+            policy=policy,
+            model="m",
+            address="gb10.local",
+            port=80,
+            agent=None,
         )
         self._asked = {
             names.OPERATION_NAME: "chat",
@@ -44,8 +52,14 @@ class BareInstrumentor:
     def instrument(self) -> None:
         """Wraps both choke points."""
         meter, self._tracer = metrics.get_meter("bare"), trace.get_tracer("bare")
-        self._counters = [meter.create_counter(metric.name) for metric in (names.DECISIONS, names.PROMPT_TOKENS, names.CACHED_TOKENS)]
-        self._histograms = [meter.create_histogram(metric.name) for metric in (names.DECISION_DURATION, names.SCORE_METRIC)]
+        self._counters = [
+            meter.create_counter(metric.name)
+            for metric in (names.DECISIONS, names.PROMPT_TOKENS, names.CACHED_TOKENS)
+        ]
+        self._histograms = [
+            meter.create_histogram(metric.name)
+            for metric in (names.DECISION_DURATION, names.SCORE_METRIC)
+        ]
         sync, asynchronous = _base_client.SyncAPIClient.request, _base_client.AsyncAPIClient.request
 
         def request(*args: Any, **kwargs: Any) -> Any:
@@ -60,7 +74,10 @@ class BareInstrumentor:
             self._end(span)
             return result
 
-        replaced: dict[Any, Callable[..., Any]] = {_base_client.SyncAPIClient: request, _base_client.AsyncAPIClient: async_request}
+        replaced: dict[Any, Callable[..., Any]] = {
+            _base_client.SyncAPIClient: request,
+            _base_client.AsyncAPIClient: async_request,
+        }
         for owner, by in replaced.items():
             owner.request = by
 

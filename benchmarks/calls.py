@@ -13,8 +13,6 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["BATCH", "SETUPS", "installed", "run", "set_up"]
-
 OTHERS = {
     "genai-openai": ("opentelemetry.instrumentation.genai.openai", "OpenAIInstrumentor"),
     "openinference": ("openinference.instrumentation.openai", "OpenAIInstrumentor"),
@@ -77,22 +75,45 @@ def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: 
             from otel_kvpolicy.instrumentation import KVPolicyInstrumentor
 
             instrumentor = KVPolicyInstrumentor()
-            instrumentor.instrument(skip_dep_check=True)  # as opentelemetry-instrument does: the HTTP client's instrumentation is not ours
+            instrumentor.instrument(
+                skip_dep_check=True
+            )  # as opentelemetry-instrument does: the HTTP client's instrumentation is not ours
         else:
             module, kind = OTHERS[name]
             getattr(importlib.import_module(module), kind)().instrument()
 
-    usage = {"prompt_tokens": 900, "completion_tokens": 5, "total_tokens": 905, "prompt_tokens_details": {"cached_tokens": 512}}
+    usage = {
+        "prompt_tokens": 900,
+        "completion_tokens": 5,
+        "total_tokens": 905,
+        "prompt_tokens_details": {"cached_tokens": 512},
+    }
     head = {"id": "c", "created": 1, "model": "m"}
     answer = {**head, "object": "chat.completion", "usage": usage}
-    answer["choices"] = [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a few words"}}]
-    chunk = {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
+    answer["choices"] = [
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "a few words"},
+        }
+    ]
+    chunk = {
+        **head,
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}],
+    }
     last = {**chunk, "choices": [], "usage": usage}
-    stream = "".join(f"data: {json.dumps(each)}\n\n" for each in [*[chunk] * 30, last]) + "data: [DONE]\n\n"
+    stream = (
+        "".join(f"data: {json.dumps(each)}\n\n" for each in [*[chunk] * 30, last])
+        + "data: [DONE]\n\n"
+    )
     body = {
         "model": "m",
         "messages": [{"role": "system", "content": "rule " * 600}]
-        + [{"role": "user" if at % 2 == 0 else "assistant", "content": "some words " * 30} for at in range(9)],
+        + [
+            {"role": "user" if at % 2 == 0 else "assistant", "content": "some words " * 30}
+            for at in range(9)
+        ],
     }
 
     def respond(request: httpx2.Request) -> httpx2.Response:
@@ -100,10 +121,16 @@ def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: 
             return httpx2.Response(200, text=stream, headers={"content-type": "text/event-stream"})
         return httpx2.Response(200, json=answer)
 
-    client = OpenAI(api_key="k", base_url="http://gb10.local/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(respond)))
+    client = OpenAI(
+        api_key="k",
+        base_url="http://gb10.local/v1",
+        http_client=httpx2.Client(transport=httpx2.MockTransport(respond)),
+    )
     loop = asyncio.new_event_loop()
     asynchronous = AsyncOpenAI(
-        api_key="k", base_url="http://gb10.local/v1", http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(respond))
+        api_key="k",
+        base_url="http://gb10.local/v1",
+        http_client=httpx2.AsyncClient(transport=httpx2.MockTransport(respond)),
     )
 
     async def at_once(calls: int, concurrency: int) -> None:
@@ -145,7 +172,9 @@ def _serve(pipe: Any, setup: tuple[str, ...]) -> None:
     while (way := pipe.recv()) is not None:
         wall, cpu = time.perf_counter(), time.process_time()
         ways[way](BATCH[way])
-        pipe.send(((time.perf_counter() - wall) / BATCH[way], (time.process_time() - cpu) / BATCH[way]))
+        pipe.send(
+            ((time.perf_counter() - wall) / BATCH[way], (time.process_time() - cpu) / BATCH[way])
+        )
 
 
 def run() -> list[dict[str, Any]]:
@@ -167,7 +196,12 @@ def run() -> list[dict[str, Any]]:
                 pipe.send(way)
                 taken[name].append(pipe.recv())
         added = {
-            name: [statistics.median(mine[at] - plain[at] for mine, plain in zip(times, taken["plain"], strict=True)) for at in (0, 1)]
+            name: [
+                statistics.median(
+                    mine[at] - plain[at] for mine, plain in zip(times, taken["plain"], strict=True)
+                )
+                for at in (0, 1)
+            ]
             for name, times in taken.items()
         }
         for name, times in taken.items():
@@ -182,7 +216,9 @@ def run() -> list[dict[str, Any]]:
                     "cpu_high_us": high * 1e6,
                     "added_wall_us": added[name][0] * 1e6,
                     "added_cpu_us": added[name][1] * 1e6,
-                    "added_share": added[name][1] / added["genai-openai"][1] if "genai-openai" in added else float("nan"),
+                    "added_share": added[name][1] / added["genai-openai"][1]
+                    if "genai-openai" in added
+                    else float("nan"),
                 }
             )
     for pipe in workers.values():

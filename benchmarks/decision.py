@@ -12,8 +12,6 @@ from otel_kvpolicy.requests import reader_of
 
 from .measure import interleave
 
-__all__ = ["run"]
-
 MESSAGES = (2, 10, 100, 1_000, 10_000)
 CHARS = 1_000
 KINDS = ("ascii", "tools", "images", "cjk")
@@ -29,17 +27,27 @@ def body(count: int, kind: str) -> dict[str, Any]:
         return [{"type": "text", "text": fresh}, image] if kind == "images" else fresh
 
     messages = [{"role": "system", "content": content()}]
-    messages += [{"role": "user" if at % 2 == 0 else "assistant", "content": content()} for at in range(count - 1)]
+    messages += [
+        {"role": "user" if at % 2 == 0 else "assistant", "content": content()}
+        for at in range(count - 1)
+    ]
     made: dict[str, Any] = {"model": "m", "messages": messages}
     if kind == "tools":
-        parameters = {f"field_{at}": {"type": "string", "description": "what the field means to the tool"} for at in range(5)}
+        parameters = {
+            f"field_{at}": {"type": "string", "description": "what the field means to the tool"}
+            for at in range(5)
+        }
         made["tools"] = [
             {
                 "type": "function",
                 "function": {
                     "name": f"tool_{at}",
                     "description": "what the tool does, when to call it, and what it answers",
-                    "parameters": {"type": "object", "properties": dict(parameters), "required": ["field_0"]},
+                    "parameters": {
+                        "type": "object",
+                        "properties": dict(parameters),
+                        "required": ["field_0"],
+                    },
                 },
             }
             for at in range(20)
@@ -56,15 +64,20 @@ def decide(wire: dict[str, Any]) -> Any:
 def naive(wire: dict[str, Any]) -> KVCacheDecision:
     """The rule written without care: settings parsed anew for each call, the history joined into one string, a validated decision."""
     policy = KVCacheLayeringPolicy(
-        enabled=os.environ.get("KV_CACHE_LAYERING", "true").lower() in {"t", "true", "y", "yes", "1"},
+        enabled=os.environ.get("KV_CACHE_LAYERING", "true").lower()
+        in {"t", "true", "y", "yes", "1"},
         min_prefix_tokens=int(os.environ.get("KV_CACHE_MIN_PREFIX_TOKENS", "1024")),
         min_context_tokens=int(os.environ.get("KV_CACHE_MIN_CONTEXT_TOKENS", "2048")),
         min_history_turns=int(os.environ.get("KV_CACHE_MIN_HISTORY_TURNS", "1")),
         chars_per_token=float(os.environ.get("KV_CACHE_CHARS_PER_TOKEN", "4.0")),
     )
     messages = wire["messages"]
-    system = " ".join(str(message.get("content")) for message in messages if message.get("role") == "system")
-    history = " ".join(str(message.get("content")) for message in messages[:-1] if message.get("role") != "system")
+    system = " ".join(
+        str(message.get("content")) for message in messages if message.get("role") == "system"
+    )
+    history = " ".join(
+        str(message.get("content")) for message in messages[:-1] if message.get("role") != "system"
+    )
     text = CallText(
         prefix_chars=len(system),
         tool_chars=len(json.dumps(wire["tools"])) if "tools" in wire else 0,

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from .calls import SETUPS, installed, set_up
 
-__all__ = ["run"]
-
 WAYS: Final = ("sync", "stream")
 FEW: Final = 10
 MORE: Final = 60
@@ -27,7 +25,13 @@ def _count(setup: str, way: str, calls: int) -> int:
     """Instructions of a whole process that makes so many calls."""
     valgrind = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
     command = (*valgrind, sys.executable, "-m", "benchmarks.instructions", setup, way, str(calls))
-    ended = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "0"})
+    ended = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
     found = re.search(r"Collected : (\d+)", ended.stderr)
     if found is None:
         raise RuntimeError(f"valgrind said nothing of instructions: {ended.stderr[-500:]}")
@@ -44,7 +48,9 @@ def run() -> list[dict[str, Any]]:
         return [{"way": "not measured: valgrind is not installed"}]
     asked = [(way, name) for way in WAYS for name, setup in SETUPS.items() if installed(setup)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        taken = dict(zip(asked, pool.map(lambda each: _of_a_call(each[1], each[0]), asked), strict=True))
+        taken = dict(
+            zip(asked, pool.map(lambda each: _of_a_call(each[1], each[0]), asked), strict=True)
+        )
     rows = []
     for way, name in asked:
         added = taken[way, name] - taken[way, "plain"]

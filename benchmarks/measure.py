@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Sample", "interleave"]
-
 
 class Sample(NamedTuple):
     """Seconds for one operation: the median over rounds, the quartiles around it, and the best."""
@@ -20,12 +18,18 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, seconds: list[float]) -> Sample:
-        low, median, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+        low, median, high = (
+            statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+        )
         return cls(median, low, high, min(seconds))
 
 
 def interleave(
-    operations: Mapping[str, Callable[[], Any]], *, rounds: int, repeat: Mapping[str, int], clock: Callable[[], float] = time.perf_counter
+    operations: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    repeat: Mapping[str, int],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Sample]:
     """Runs every operation in every round, one after the other, so that a slow moment of the machine meets them all.
 

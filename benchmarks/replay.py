@@ -13,14 +13,12 @@ from kvcache_sim.plan import build_execution_plan
 from kvcache_sim.policies import simulate_policy
 from kvcache_sim.trace import parse_trace_file
 
-from otel_kvpolicy.replay.comparison import compare
-from otel_kvpolicy.replay.engine import Tiers
-from otel_kvpolicy.replay.readers import load
-from otel_kvpolicy.replay.rules import DEFAULT_RULES, Rule
+from otel_kvpolicy.cli.replay.simulator.comparison import compare
+from otel_kvpolicy.cli.replay.simulator.engine import Tiers
+from otel_kvpolicy.cli.replay.simulator.players import DEFAULT_RULES, Rule
+from otel_kvpolicy.cli.replay.trace.readers import load
 
 from .measure import interleave
-
-__all__ = ["run"]
 
 REQUESTS = 4_000
 TIMES = (1, 2, 4)
@@ -72,7 +70,9 @@ def _measure(path: Path, requests: int, rounds: int) -> dict[str, Any]:
     samples = interleave(
         {
             "replay": lambda: compare(load([path]).trace, rules, sizes),
-            "one": lambda: compare(load([path], full_blocks_only=False).trace, [Rule("always")], sizes[2:3]),
+            "one": lambda: compare(
+                load([path], full_blocks_only=False).trace, [Rule("always")], sizes[2:3]
+            ),
             "kvcache-simulator": lambda: simulate_policy(
                 build_execution_plan(parse_trace_file(path, block_size=CHUNK)), "lru", sizes[2].l1
             ),

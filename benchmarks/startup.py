@@ -7,8 +7,6 @@ import subprocess
 import sys
 from typing import Any
 
-__all__ = ["run"]
-
 ROUNDS = 7
 
 IMPORT = """
@@ -76,7 +74,12 @@ print(plain, ours, grown(CALLS))
 
 
 def _run(code: str) -> list[float]:
-    return [float(word) for word in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()]
+    return [
+        float(word)
+        for word in subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    ]
 
 
 def run(*, calls: int = 20_000) -> list[dict[str, Any]]:
@@ -86,8 +89,16 @@ def run(*, calls: int = 20_000) -> list[dict[str, Any]]:
     plain, with_us, grown = _run(MEMORY.replace("CALLS", str(calls)))
     return [
         {"what": "import openai and httpx instrumentation", "value": openai, "unit": "ms"},
-        {"what": "import otel_kvpolicy after it", "value": statistics.median(each[0] for each in ours), "unit": "ms"},
-        {"what": "instrument()", "value": statistics.median(each[1] for each in ours), "unit": "ms"},
+        {
+            "what": "import otel_kvpolicy after it",
+            "value": statistics.median(each[0] for each in ours),
+            "unit": "ms",
+        },
+        {
+            "what": "instrument()",
+            "value": statistics.median(each[1] for each in ours),
+            "unit": "ms",
+        },
         {"what": "a streamed call in flight, plain", "value": plain, "unit": "bytes"},
         {"what": "a streamed call in flight, with us", "value": with_us, "unit": "bytes"},
         {"what": f"left behind by {calls} calls", "value": grown, "unit": "bytes"},

@@ -12,8 +12,8 @@ from typing import Any
 
 from openai import OpenAI
 
-from otel_kvpolicy.demo.conversations import built_in
-from otel_kvpolicy.demo.workload import Conversation, steps
+from otel_kvpolicy.cli.demo.conversations import built_in
+from otel_kvpolicy.cli.demo.workload import Conversation, steps
 from otel_kvpolicy.standin import StandIn
 
 MIB = 1 << 20
@@ -21,7 +21,11 @@ MIB = 1 << 20
 
 def send(client: OpenAI, conversation: Conversation, length: int) -> None:
     """One call: the conversation up to there."""
-    request: dict[str, Any] = {"model": "stand-in", "messages": conversation.messages[:length], "stream": conversation.stream}
+    request: dict[str, Any] = {
+        "model": "stand-in",
+        "messages": conversation.messages[:length],
+        "stream": conversation.stream,
+    }
     if conversation.tools:
         request["tools"] = conversation.tools
     if conversation.stream:
@@ -41,8 +45,18 @@ def main() -> None:
     parser.add_argument("--calls", type=int, help="stop after so many; without end by default")
     given = parser.parse_args()
     conversations = built_in()
-    standin = StandIn(port=given.port, lmcache_port=given.lmcache_port, l1_bytes=2048 * MIB, l2_bytes=8192 * MIB, latency=0.02)
-    order = ((index, length) for turn in itertools.count() for index, length in steps(conversations, users=(2, 8, 32)[turn % 3]))
+    standin = StandIn(
+        port=given.port,
+        lmcache_port=given.lmcache_port,
+        l1_bytes=2048 * MIB,
+        l2_bytes=8192 * MIB,
+        latency=0.02,
+    )
+    order = (
+        (index, length)
+        for turn in itertools.count()
+        for index, length in steps(conversations, users=(2, 8, 32)[turn % 3])
+    )
     with standin as server:
         client = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
         for index, length in itertools.islice(order, given.calls):

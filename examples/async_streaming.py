@@ -18,7 +18,11 @@ async def ask(client: AsyncOpenAI, model: str, question: str) -> str:
     messages = [{"role": "user", "content": f"{ARTICLE}\n\n{question}"}]
     with kv_context(agent_name="reader", rag_context=ARTICLE):
         stream = await client.chat.completions.create(
-            model=model, messages=messages, max_tokens=24, stream=True, stream_options={"include_usage": True}
+            model=model,
+            messages=messages,
+            max_tokens=24,
+            stream=True,
+            stream_options={"include_usage": True},
         )
     cached = 0
     async for chunk in stream:
@@ -32,7 +36,9 @@ async def main() -> None:
     with base_url() as url:
         async with AsyncOpenAI(base_url=url, api_key="none") as client:
             model = (await client.models.list()).data[0].id
-            for line in await asyncio.gather(*(ask(client, model, question) for question in ("When?", "Where?", "Why?"))):
+            for line in await asyncio.gather(
+                *(ask(client, model, question) for question in ("When?", "Where?", "Why?"))
+            ):
                 print(line)
             print(await ask(client, model, "Who?"))
 

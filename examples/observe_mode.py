@@ -20,7 +20,12 @@ provider.add_span_processor(SimpleSpanProcessor(exporter))
 
 def print_decision(span: object, decision: KVCacheDecision, request: object) -> None:
     """A decision hook: called with each decision, before the request goes out."""
-    print("would", "skip" if decision.skip_save else "store", "because of", ", ".join(decision.reasons))
+    print(
+        "would",
+        "skip" if decision.skip_save else "store",
+        "because of",
+        ", ".join(decision.reasons),
+    )
 
 
 configure(mode="observe")
@@ -28,7 +33,11 @@ KVPolicyInstrumentor().instrument(tracer_provider=provider, decision_hook=print_
 
 with base_url() as url, OpenAI(base_url=url, api_key="none") as client:
     model = client.models.list().data[0].id
-    client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Name a colour."}], max_tokens=8)
+    client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Name a colour."}], max_tokens=8
+    )
 
-[span] = [span for span in exporter.get_finished_spans() if "kvpolicy.decision" in (span.attributes or {})]
+[span] = [
+    span for span in exporter.get_finished_spans() if "kvpolicy.decision" in (span.attributes or {})
+]
 print((span.attributes or {})["kvpolicy.explanation"])

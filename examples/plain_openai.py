@@ -17,7 +17,10 @@ with base_url() as url, OpenAI(base_url=url, api_key="none") as client:
     model = client.models.list().data[0].id
     for title, messages in {
         "one-off": [{"role": "user", "content": "Name a colour."}],
-        "long system prompt": [{"role": "system", "content": RULES}, {"role": "user", "content": "How long may I keep three books?"}],
+        "long system prompt": [
+            {"role": "system", "content": RULES},
+            {"role": "user", "content": "How long may I keep three books?"},
+        ],
     }.items():
         answer = client.chat.completions.create(model=model, messages=messages, max_tokens=32)
         print(f"{title}: {answer.usage}")

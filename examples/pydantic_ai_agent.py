@@ -21,17 +21,31 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from server import base_url
 
-SHELVES = {number: f"shelf {number} holds books on subject {number % 17}" for number in range(1, 80)}
-SHOWN = ("kvpolicy.agent.calls", "kvpolicy.agent.skipped", "kvpolicy.agent.stored", "kvpolicy.explanation")
+SHELVES = {
+    number: f"shelf {number} holds books on subject {number % 17}" for number in range(1, 80)
+}
+SHOWN = (
+    "kvpolicy.agent.calls",
+    "kvpolicy.agent.skipped",
+    "kvpolicy.agent.stored",
+    "kvpolicy.explanation",
+)
 
 
 def agents(url: str) -> Agent:
     """A librarian that looks things up itself and leaves summaries to a colleague."""
     with OpenAI(base_url=url, api_key="none") as client:
         name = client.models.list().data[0].id
-    model = OpenAIChatModel(name, provider=OpenAIProvider(openai_client=AsyncOpenAI(base_url=url, api_key="none")))
+    model = OpenAIChatModel(
+        name, provider=OpenAIProvider(openai_client=AsyncOpenAI(base_url=url, api_key="none"))
+    )
     summarizer = Agent(model, name="summarizer", instructions="Summarize in one sentence.")
-    librarian = Agent(model, name="librarian", instructions="You are a librarian. Use your tools.", metadata={"role": "assistant"})
+    librarian = Agent(
+        model,
+        name="librarian",
+        instructions="You are a librarian. Use your tools.",
+        metadata={"role": "assistant"},
+    )
 
     @librarian.tool_plain
     def list_shelves() -> dict[int, str]:
@@ -57,7 +71,9 @@ def print_tree(spans: Sequence[ReadableSpan]) -> None:
             print(f"{'   ' * depth}{span.name}")
             for name in SHOWN:
                 if name in (span.attributes or {}):
-                    print(f"{'   ' * depth}   · {name.removeprefix('kvpolicy.')}: {span.attributes[name]}")
+                    print(
+                        f"{'   ' * depth}   · {name.removeprefix('kvpolicy.')}: {span.attributes[name]}"
+                    )
             walk(span.context.span_id, depth + 1)
 
     walk(None, 0)

@@ -1,7 +1,7 @@
 """Decides per chat call whether its KV cache is worth storing, and makes every decision observable."""
 
 from .context import kv_context
-from .hint import decide, fold_kv_hint
+from .hints.lmcache import decide, fold_kv_hint
 from .instrumentation import KVPolicyInstrumentor
 from .policy import KVCacheDecision, KVCacheLayeringPolicy
 from .settings import configure

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span
 
-__all__ = ["CallContext", "call_context", "kv_context", "within"]
-
 _KEY: Final = otel_context.create_key("otel_kvpolicy.call")
 
 
@@ -36,7 +34,9 @@ def call_context() -> CallContext:
 
 
 @contextmanager
-def kv_context(*, role: str | None = None, agent_name: str | None = None, rag_context: Any = None) -> Iterator[None]:
+def kv_context(
+    *, role: str | None = None, agent_name: str | None = None, rag_context: Any = None
+) -> Iterator[None]:
     """Says for all chat calls made inside what their bodies cannot. Inner contexts add to outer ones.
 
     Args:

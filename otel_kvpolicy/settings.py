@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from .hints.targets import Targets
 from .policy.thresholds import (
     DEFAULT_CHARS_PER_TOKEN,
     DEFAULT_MIN_CONTEXT_TOKENS,
@@ -23,14 +24,11 @@ from .policy.thresholds import (
     DEFAULT_MIN_PREFIX_TOKENS,
     KVCacheLayeringPolicy,
 )
-from .targets import Targets
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # pragma: no cover
-
-__all__ = ["CONFIG_FILE", "PREFIX", "Settings", "configure", "current", "env_name", "shown", "unreadable"]
 
 _log = logging.getLogger("otel_kvpolicy")
 
@@ -57,20 +55,29 @@ class Settings(BaseModel):
     Attributes are documented by their ``Field`` descriptions, from which the README's table is made.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
+    )
 
-    layering: bool = Field(default=True, description="`false` decides and sends nothing; calls are still traced and counted")
+    layering: bool = Field(
+        default=True,
+        description="`false` decides and sends nothing; calls are still traced and counted",
+    )
     min_prefix_tokens: _Count = Field(
         default=DEFAULT_MIN_PREFIX_TOKENS,
         description="store when system prompt and tools have at least so many tokens; also for a RAG block",
     )
     min_context_tokens: _Count = Field(
-        default=DEFAULT_MIN_CONTEXT_TOKENS, description="store when the whole prompt has at least so many tokens"
+        default=DEFAULT_MIN_CONTEXT_TOKENS,
+        description="store when the whole prompt has at least so many tokens",
     )
     min_history_turns: _Count = Field(
-        default=DEFAULT_MIN_HISTORY_TURNS, description="store when the model has replied at least so often before"
+        default=DEFAULT_MIN_HISTORY_TURNS,
+        description="store when the model has replied at least so often before",
     )
-    chars_per_token: Annotated[float, Field(gt=0)] = Field(default=DEFAULT_CHARS_PER_TOKEN, description="characters taken for one token")
+    chars_per_token: Annotated[float, Field(gt=0)] = Field(
+        default=DEFAULT_CHARS_PER_TOKEN, description="characters taken for one token"
+    )
     mode: Annotated[Literal["enforce", "observe"], BeforeValidator(_lower)] = Field(
         default="enforce", description="`observe` decides and records but sends nothing"
     )
@@ -79,7 +86,9 @@ class Settings(BaseModel):
         description="servers that may be sent the hint: `auto` (all but hosted vendors known to refuse unknown fields), `all`, "
         "or host patterns such as `gb10.local,*.lan:8000`",
     )
-    hint_keys: Annotated[Literal["both", "skip_save", "max_offload_tokens"], BeforeValidator(_lower)] = Field(
+    hint_keys: Annotated[
+        Literal["both", "skip_save", "max_offload_tokens"], BeforeValidator(_lower)
+    ] = Field(
         default="both",
         description="LMCache keys to send: `skip_save` is read by its in-process connector, "
         "`max_offload_tokens` by its multi-process server",
@@ -90,7 +99,8 @@ class Settings(BaseModel):
         "in the cache is worth",
     )
     shadow: bool = Field(
-        default=False, description="`true` records beside each decision what the other rule would have decided (`kvpolicy.shadow.decision`)"
+        default=False,
+        description="`true` records beside each decision what the other rule would have decided (`kvpolicy.shadow.decision`)",
     )
     partial_store: bool = Field(
         default=False,
@@ -101,7 +111,8 @@ class Settings(BaseModel):
         description="`true` asks LMCache's multi-process server for its own share of each call's cached tokens (`cached_token_stats`)",
     )
     state_file: str | None = Field(
-        default=None, description="file in which what the learned rule has learned survives a restart; holds counts, no content"
+        default=None,
+        description="file in which what the learned rule has learned survives a restart; holds counts, no content",
     )
     redis_url: str | None = Field(
         default=None,
@@ -110,10 +121,12 @@ class Settings(BaseModel):
         "`redis`",
     )
     decision_log: str | None = Field(
-        default=None, description="file that gets one line of JSON for each decided call, without content, for `explain`, `replay` and Loki"
+        default=None,
+        description="file that gets one line of JSON for each decided call, without content, for `explain`, `replay` and Loki",
     )
     decision_log_bytes: Annotated[int, Field(ge=1)] = Field(
-        default=64 << 20, description="size at which the decision log is rotated; three older files are kept"
+        default=64 << 20,
+        description="size at which the decision log is rotated; three older files are kept",
     )
 
     @property
@@ -167,7 +180,9 @@ def _environment() -> Snapshot:
     mapping in ``_data``; elsewhere the public mapping serves.
     """
     data = getattr(os.environ, "_data", None)
-    return tuple(map(os.environ.get, _NAMES)) if data is None else tuple(map(data.get, _ENCODED_NAMES))
+    return (
+        tuple(map(os.environ.get, _NAMES)) if data is None else tuple(map(data.get, _ENCODED_NAMES))
+    )
 
 
 class _File:
@@ -213,7 +228,11 @@ def _known(values: dict[str, Any], path: str) -> dict[str, Any]:
         if name in _NAMES and name != CONFIG_FILE:
             known[name.removeprefix(PREFIX).lower()] = value
         else:
-            _warn_once(CONFIG_FILE, f"{path}:{name}", f"{CONFIG_FILE}: {path!r} sets {name!r}, which is no setting; it is left out")
+            _warn_once(
+                CONFIG_FILE,
+                f"{path}:{name}",
+                f"{CONFIG_FILE}: {path!r} sets {name!r}, which is no setting; it is left out",
+            )
     return known
 
 
@@ -267,7 +286,9 @@ def _resolve(layers: list[dict[str, Any]]) -> Settings:
             continue
         for field, value, why in found:
             used = shown(field, getattr(settings, field))
-            _warn_once(env_name(field), value, f"{unreadable(field, value, why)}; using {used} instead")
+            _warn_once(
+                env_name(field), value, f"{unreadable(field, value, why)}; using {used} instead"
+            )
         return settings
 
 
@@ -301,7 +322,9 @@ def configure(**overrides: Any) -> Settings:
     """
     unknown = overrides.keys() - set(_FIELDS)
     if unknown:
-        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(_FIELDS)}")
+        raise TypeError(
+            f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(_FIELDS)}"
+        )
     with _live.lock:
         merged = {**_live.overrides, **overrides}
         _live.overrides = {field: value for field, value in merged.items() if value is not None}

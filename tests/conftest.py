@@ -14,9 +14,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_kvpolicy
-from otel_kvpolicy import KVPolicyInstrumentor, learning, settings
+from otel_kvpolicy import KVPolicyInstrumentor, settings
+from otel_kvpolicy import persistence as learning
 from otel_kvpolicy.instrumentation import call as call_module
-from otel_kvpolicy.instrumentation import dropped
+from otel_kvpolicy.instrumentation import finalizers as dropped
 from otel_kvpolicy.standin import StandIn
 
 
@@ -46,7 +47,9 @@ class Telemetry:
         """Finished spans, of one instrumentation scope where named."""
         assert dropped.flush(20)
         finished = self.exporter.get_finished_spans()
-        return [span for span in finished if scope is None or span.instrumentation_scope.name == scope]
+        return [
+            span for span in finished if scope is None or span.instrumentation_scope.name == scope
+        ]
 
     @property
     def decided(self) -> list[ReadableSpan]:
@@ -97,7 +100,9 @@ def telemetry() -> Iterator[Telemetry]:
 def instrumented(telemetry: Telemetry) -> Iterator[Telemetry]:
     """The instrumentor switched on, its telemetry kept in memory."""
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+    instrumentor.instrument(
+        tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
+    )
     yield telemetry
     if instrumentor.is_instrumented_by_opentelemetry:
         instrumentor.uninstrument()

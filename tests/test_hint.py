@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from otel_kvpolicy import KVCacheLayeringPolicy, decide, fold_kv_hint
-from otel_kvpolicy.hint import caller_skips, hint_params, is_callers, malformed_cap
+from otel_kvpolicy.hints.lmcache import caller_skips, hint_params, is_callers, malformed_cap
 
 SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
 STORE = {"lmcache.skip_save": False}
@@ -40,7 +40,11 @@ def test_folding_leaves_every_other_knob() -> None:
     settings = {
         "temperature": 0.2,
         "reasoning_effort": "low",
-        "extra_body": {"top_k": 5, "priority": 3, "kv_transfer_params": {"do_remote_decode": True, "lmcache.tag.user": "u"}},
+        "extra_body": {
+            "top_k": 5,
+            "priority": 3,
+            "kv_transfer_params": {"do_remote_decode": True, "lmcache.tag.user": "u"},
+        },
     }
     before = copy.deepcopy(settings)
     folded = fold_kv_hint(settings, user_prompt="hi")
@@ -48,29 +52,48 @@ def test_folding_leaves_every_other_knob() -> None:
     assert folded == {
         "temperature": 0.2,
         "reasoning_effort": "low",
-        "extra_body": {"top_k": 5, "priority": 3, "kv_transfer_params": {"do_remote_decode": True, "lmcache.tag.user": "u", **SKIP}},
+        "extra_body": {
+            "top_k": 5,
+            "priority": 3,
+            "kv_transfer_params": {"do_remote_decode": True, "lmcache.tag.user": "u", **SKIP},
+        },
     }
     assert fold_kv_hint(None, system_prompt=LONG) == {"extra_body": {"kv_transfer_params": STORE}}
-    assert fold_kv_hint({"extra_body": None}, system_prompt=LONG) == {"extra_body": {"kv_transfer_params": STORE}}
+    assert fold_kv_hint({"extra_body": None}, system_prompt=LONG) == {
+        "extra_body": {"kv_transfer_params": STORE}
+    }
 
 
 @pytest.mark.parametrize(
-    "own", [{"lmcache.skip_save": False}, {"lmcache.max_offload_tokens": 512}, {"lmcache.skip_save": None}, "garbled", []]
+    "own",
+    [
+        {"lmcache.skip_save": False},
+        {"lmcache.max_offload_tokens": 512},
+        {"lmcache.skip_save": None},
+        "garbled",
+        [],
+    ],
 )
 def test_the_callers_own_choice_stays(own: Any) -> None:
     settings = {"extra_body": {"kv_transfer_params": own}}
     assert fold_kv_hint(settings, user_prompt="hi") == settings
 
 
-@pytest.mark.parametrize(("name", "value"), [("KV_CACHE_LAYERING", "false"), ("KV_CACHE_MODE", "observe")])
-def test_disabled_or_observing_folds_nothing(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("KV_CACHE_LAYERING", "false"), ("KV_CACHE_MODE", "observe")]
+)
+def test_disabled_or_observing_folds_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.setenv(name, value)
     assert fold_kv_hint({"seed": 1}, user_prompt="hi") == {"seed": 1}
 
 
 def test_hint_keys_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KV_CACHE_HINT_KEYS", "max_offload_tokens")
-    assert fold_kv_hint({}, user_prompt="hi") == {"extra_body": {"kv_transfer_params": {"lmcache.max_offload_tokens": 0}}}
+    assert fold_kv_hint({}, user_prompt="hi") == {
+        "extra_body": {"kv_transfer_params": {"lmcache.max_offload_tokens": 0}}
+    }
     assert fold_kv_hint({}, system_prompt=LONG) == {}
 
 
@@ -99,11 +122,23 @@ def test_a_cap_that_would_stop_the_server_is_recognised() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 params_strategy = st.none() | st.dictionaries(
-    st.sampled_from(["lmcache.skip_save", "lmcache.max_offload_tokens", "do_remote_decode", "lmcache.tag.a", "x"]), json_values, max_size=4
+    st.sampled_from(
+        [
+            "lmcache.skip_save",
+            "lmcache.max_offload_tokens",
+            "do_remote_decode",
+            "lmcache.tag.a",
+            "x",
+        ]
+    ),
+    json_values,
+    max_size=4,
 )
 
 
@@ -114,7 +149,9 @@ params_strategy = st.none() | st.dictionaries(
     params=params_strategy,
     prompt=st.text(max_size=50),
 )
-def test_folding_adds_our_keys_and_nothing_else(settings: dict[str, Any], body: dict[str, Any] | None, params: Any, prompt: str) -> None:
+def test_folding_adds_our_keys_and_nothing_else(
+    settings: dict[str, Any], body: dict[str, Any] | None, params: Any, prompt: str
+) -> None:
     settings = {key: value for key, value in settings.items() if key != "extra_body"}
     if body is not None:
         settings["extra_body"] = {**body, "kv_transfer_params": params}
@@ -128,15 +165,22 @@ def test_folding_adds_our_keys_and_nothing_else(settings: dict[str, Any], body: 
     assert added == {**(params or {}), **SKIP} if body is not None else SKIP
     assert {**folded, "extra_body": folded["extra_body"]} == {
         **settings,
-        "extra_body": {key: value for key, value in (body or {}).items() if key != "kv_transfer_params"},
+        "extra_body": {
+            key: value for key, value in (body or {}).items() if key != "kv_transfer_params"
+        },
     }
 
 
 def test_what_is_asked_for_beside_the_verdict() -> None:
     assert hint_params(skip=True) == SKIP
     assert hint_params(skip=False, stats=True) == {**STORE, "cached_token_stats": True}
-    assert hint_params(skip=True, keep_tokens=512) == {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 512}
-    assert hint_params(skip=True, keys="max_offload_tokens", keep_tokens=512) == {"lmcache.max_offload_tokens": 512}
+    assert hint_params(skip=True, keep_tokens=512) == {
+        "lmcache.skip_save": True,
+        "lmcache.max_offload_tokens": 512,
+    }
+    assert hint_params(skip=True, keys="max_offload_tokens", keep_tokens=512) == {
+        "lmcache.max_offload_tokens": 512
+    }
 
 
 def test_a_cap_of_one_token_is_no_skip_and_text_is_no_cap() -> None:
@@ -167,6 +211,10 @@ def test_every_part_has_its_say(part: str) -> None:
     assert fold_kv_hint({}, **without) == {"extra_body": {"kv_transfer_params": SKIP}}
 
 
-def test_folding_asks_for_the_split_of_cached_tokens_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folding_asks_for_the_split_of_cached_tokens_where_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KV_CACHE_CACHED_TOKEN_STATS", "true")
-    assert fold_kv_hint({}, user_prompt="hi") == {"extra_body": {"kv_transfer_params": {**SKIP, "cached_token_stats": True}}}
+    assert fold_kv_hint({}, user_prompt="hi") == {
+        "extra_body": {"kv_transfer_params": {**SKIP, "cached_token_stats": True}}
+    }

@@ -11,7 +11,7 @@ from opentelemetry.semconv.attributes import error_attributes, server_attributes
 from otel_kvpolicy.policy.reasons import REASONS
 from otel_kvpolicy.settings import Settings, env_name
 from otel_kvpolicy.telemetry import names
-from otel_kvpolicy.telemetry.tables import attribute_table, metric_table, settings_table
+from tools.readme_tables import attribute_table, metric_table, settings_table
 
 from .conftest import Telemetry
 from .instrumentation import surfaces
@@ -20,15 +20,28 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_genai_names_are_those_of_the_conventions() -> None:
-    ours = {value for key, value in vars(names).items() if isinstance(value, str) and value.startswith("gen_ai.")}
+    ours = {
+        value
+        for key, value in vars(names).items()
+        if isinstance(value, str) and value.startswith("gen_ai.")
+    }
     theirs = {value for key, value in vars(gen_ai_attributes).items() if isinstance(value, str)}
-    younger_than_the_oldest_dependency = {names.PROVIDER_NAME, names.USAGE_CACHE_READ_INPUT_TOKENS, names.REQUEST_STREAM}
+    younger_than_the_oldest_dependency = {
+        names.PROVIDER_NAME,
+        names.USAGE_CACHE_READ_INPUT_TOKENS,
+        names.REQUEST_STREAM,
+    }
     assert ours - theirs <= younger_than_the_oldest_dependency
     assert error_attributes.ERROR_TYPE == names.ERROR_TYPE
-    assert (server_attributes.SERVER_ADDRESS, server_attributes.SERVER_PORT) == (names.SERVER_ADDRESS, names.SERVER_PORT)
+    assert (server_attributes.SERVER_ADDRESS, server_attributes.SERVER_PORT) == (
+        names.SERVER_ADDRESS,
+        names.SERVER_PORT,
+    )
 
 
-def test_every_attribute_written_is_named_and_every_name_is_written(server: object, instrumented: Telemetry) -> None:
+def test_every_attribute_written_is_named_and_every_name_is_written(
+    server: object, instrumented: Telemetry
+) -> None:
     surfaces.run(surfaces.create, server.base_url)  # type: ignore[attr-defined]
     [span] = instrumented.decided
     written = {name for name in span.attributes or {} if name.startswith("kvpolicy.")}
@@ -49,13 +62,21 @@ def test_metric_units_and_buckets_are_sane() -> None:
 
 def test_the_readme_tables_are_made_from_the_names_file() -> None:
     text = README.read_text(encoding="utf-8")
-    for name, table in {"attributes": attribute_table(), "metrics": metric_table(), "settings": settings_table()}.items():
+    for name, table in {
+        "attributes": attribute_table(),
+        "metrics": metric_table(),
+        "settings": settings_table(),
+    }.items():
         match = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
         assert match, f"README has no {name} table"
-        assert match[1].strip() == table, f"run: python -m otel_kvpolicy.telemetry.tables README.md ({name} differ)"
+        assert match[1].strip() == table, (
+            f"run: python -m tools.readme_tables README.md ({name} differ)"
+        )
     assert all(env_name(field) in text for field in Settings.model_fields)
 
 
 def test_every_reason_is_told_of_in_the_docs() -> None:
-    told = README.read_text(encoding="utf-8") + README.with_name("docs").joinpath("learned-rule.md").read_text(encoding="utf-8")
+    told = README.read_text(encoding="utf-8") + README.with_name("docs").joinpath(
+        "learned-rule.md"
+    ).read_text(encoding="utf-8")
     assert {code for code in REASONS if f"`{code}`" not in told} == set()

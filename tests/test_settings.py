@@ -17,8 +17,18 @@ from otel_kvpolicy.settings import Settings, current, env_name
 
 def test_defaults() -> None:
     knobs = current()
-    assert (knobs.layering, knobs.min_prefix_tokens, knobs.min_context_tokens, knobs.min_history_turns) == (True, 1024, 2048, 1)
-    assert (knobs.chars_per_token, knobs.mode, str(knobs.targets), knobs.hint_keys) == (4.0, "enforce", "auto", "both")
+    assert (
+        knobs.layering,
+        knobs.min_prefix_tokens,
+        knobs.min_context_tokens,
+        knobs.min_history_turns,
+    ) == (True, 1024, 2048, 1)
+    assert (knobs.chars_per_token, knobs.mode, str(knobs.targets), knobs.hint_keys) == (
+        4.0,
+        "enforce",
+        "auto",
+        "both",
+    )
 
 
 def test_the_environment_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,9 +44,21 @@ def test_the_environment_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("text", "on"), [("false", False), ("0", False), ("off", False), ("No", False), ("true", True), ("1", True), ("on", True), ("", True)]
+    ("text", "on"),
+    [
+        ("false", False),
+        ("0", False),
+        ("off", False),
+        ("No", False),
+        ("true", True),
+        ("1", True),
+        ("on", True),
+        ("", True),
+    ],
 )
-def test_the_switch_takes_the_usual_words(monkeypatch: pytest.MonkeyPatch, text: str, on: bool) -> None:
+def test_the_switch_takes_the_usual_words(
+    monkeypatch: pytest.MonkeyPatch, text: str, on: bool
+) -> None:
     monkeypatch.setenv("KV_CACHE_LAYERING", text)
     assert current().layering is on
 
@@ -59,7 +81,11 @@ def test_the_switch_takes_the_usual_words(monkeypatch: pytest.MonkeyPatch, text:
     ],
 )
 def test_an_unreadable_value_is_named_once_and_the_default_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str, used: str
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: str,
+    used: str,
 ) -> None:
     monkeypatch.setenv(name, value)
     for other in ("1", "2"):
@@ -77,21 +103,35 @@ def test_the_other_knobs_survive_an_unreadable_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KV_CACHE_MIN_PREFIX_TOKENS", "abc")
     monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "77")
     monkeypatch.setenv("KV_CACHE_MODE", "OBSERVE")
-    assert (current().min_prefix_tokens, current().min_context_tokens, current().mode) == (1024, 77, "observe")
+    assert (current().min_prefix_tokens, current().min_context_tokens, current().mode) == (
+        1024,
+        77,
+        "observe",
+    )
 
 
-def test_code_goes_over_environment_over_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_goes_over_environment_over_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "kv.toml"
-    file.write_text('KV_CACHE_MIN_PREFIX_TOKENS = 11\nKV_CACHE_MIN_CONTEXT_TOKENS = 12\nKV_CACHE_MODE = "observe"\n')
+    file.write_text(
+        'KV_CACHE_MIN_PREFIX_TOKENS = 11\nKV_CACHE_MIN_CONTEXT_TOKENS = 12\nKV_CACHE_MODE = "observe"\n'
+    )
     monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
     monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "22")
     configure(mode="enforce")
-    assert (current().min_prefix_tokens, current().min_context_tokens, current().mode) == (11, 22, "enforce")
+    assert (current().min_prefix_tokens, current().min_context_tokens, current().mode) == (
+        11,
+        22,
+        "enforce",
+    )
     configure(mode=None)
     assert current().mode == "observe"
 
 
-def test_an_unreadable_value_falls_through_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreadable_value_falls_through_to_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "kv.toml"
     file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = 11\n")
     monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
@@ -118,9 +158,15 @@ def test_an_edited_file_is_read_again_and_a_broken_edit_keeps_the_last(
     assert "KV_CACHE_CONFIG_FILE" in caplog.text
 
 
-@pytest.mark.parametrize("content", [None, "no toml at all [", 'KV_CACHE_COLOUR = "red"\n', "KV_CACHE_MIN_PREFIX_TOKENS = []\n"])
+@pytest.mark.parametrize(
+    "content",
+    [None, "no toml at all [", 'KV_CACHE_COLOUR = "red"\n', "KV_CACHE_MIN_PREFIX_TOKENS = []\n"],
+)
 def test_a_bad_file_is_told_and_nothing_lost(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: str | None,
 ) -> None:
     file = tmp_path / "kv.toml"
     if content is not None:
@@ -133,10 +179,17 @@ def test_a_bad_file_is_told_and_nothing_lost(
 REDIS = "redis://:canary@127.0.0.1:6379/0"
 
 
-@pytest.mark.parametrize("in_file", [f'["{REDIS}"]', f'{{ url = "{REDIS}" }}', "['canary']", f'[["{REDIS}"]]'])
+@pytest.mark.parametrize(
+    "in_file", [f'["{REDIS}"]', f'{{ url = "{REDIS}" }}', "['canary']", f'[["{REDIS}"]]']
+)
 @pytest.mark.parametrize(("in_environment", "used"), [("", "None"), (REDIS, "***")])
 def test_a_password_in_a_value_that_cannot_be_read_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, in_file: str, in_environment: str, used: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    in_file: str,
+    in_environment: str,
+    used: str,
 ) -> None:
     monkeypatch.setenv("KV_CACHE_REDIS_URL", in_environment)
     file = tmp_path / "kv.toml"
@@ -146,7 +199,9 @@ def test_a_password_in_a_value_that_cannot_be_read_is_not_shown(
     assert current().redis_url == (in_environment or None)
     warned = [record.message for record in caplog.records]
     assert len(warned) == (1 if in_environment else 2)
-    assert {message.partition(" which")[0] for message in warned} == {"KV_CACHE_REDIS_URL: cannot read its value,"}
+    assert {message.partition(" which")[0] for message in warned} == {
+        "KV_CACHE_REDIS_URL: cannot read its value,"
+    }
     assert all(message.endswith(f"using {used} instead") for message in warned)
     assert "canary" not in caplog.text
 
@@ -162,7 +217,9 @@ def test_no_password_is_quoted_from_a_file_that_is_no_toml(
     assert "canary" not in caplog.text
 
 
-def test_a_password_in_a_server_that_is_no_target_is_not_shown(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_in_a_server_that_is_no_target_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "http://user:canary@gb10.local:8000")
     assert str(current().targets) == "auto"
     assert "KV_CACHE_TARGETS" in caplog.text
@@ -182,11 +239,17 @@ def test_a_knob_that_does_not_exist_is_the_programmers_error() -> None:
 
 @given(
     values=st.fixed_dictionaries(
-        {}, optional={field: st.text(max_size=12).filter(lambda text: "\0" not in text) for field in Settings.model_fields}
+        {},
+        optional={
+            field: st.text(max_size=12).filter(lambda text: "\0" not in text)
+            for field in Settings.model_fields
+        },
     )
 )
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_whatever_stands_in_the_environment_there_are_settings(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+def test_whatever_stands_in_the_environment_there_are_settings(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
+) -> None:
     with monkeypatch.context() as patch:
         for field, value in values.items():
             try:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from otel_kvpolicy.targets import HOSTED_VENDORS, Origin, RejectedOrigins, Targets
+from otel_kvpolicy.hints.targets import HOSTED_VENDORS, Origin, RejectedOrigins, Targets
 
 
 def origin(url: str) -> Origin:

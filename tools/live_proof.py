@@ -28,13 +28,26 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from otel_kvpolicy import KVPolicyInstrumentor, configure, kv_context, learning
-from otel_kvpolicy.replay.engine import Tiers
-from otel_kvpolicy.replay.readers import load
-from otel_kvpolicy.replay.rules import parse_rule
+from otel_kvpolicy import KVPolicyInstrumentor, configure, kv_context
+from otel_kvpolicy import persistence as learning
+from otel_kvpolicy.cli.replay.simulator.engine import Tiers
+from otel_kvpolicy.cli.replay.simulator.players import parse_rule
+from otel_kvpolicy.cli.replay.trace.readers import load
 
 CHUNK = 256
-WORDS = ("every", "request", "carries", "a", "hint", "and", "every", "decision", "leaves", "a", "trace")
+WORDS = (
+    "every",
+    "request",
+    "carries",
+    "a",
+    "hint",
+    "and",
+    "every",
+    "decision",
+    "leaves",
+    "a",
+    "trace",
+)
 SETTINGS: dict[str, dict[str, Any]] = {
     "always": {"mode": "observe"},  # nothing is sent, so that everything is stored
     "thresholds": {},
@@ -70,12 +83,19 @@ def plan(seed: int, seconds: float, talks: int, gap: float, once: float) -> list
             messages = [system, {"role": "user", "content": words(draw, 600)}]
             for turns in range(6):
                 calls.append(Planned(at, "chat", f"{lane}/{number}", list(messages), turns))
-                messages += [{"role": "assistant", "content": words(draw, 60)}, {"role": "user", "content": words(draw, 200)}]
+                messages += [
+                    {"role": "assistant", "content": words(draw, 60)},
+                    {"role": "user", "content": words(draw, 200)},
+                ]
                 at += draw.uniform(0.6, 1.4) * gap
     at = 0.0
     while at < seconds:
         at += draw.expovariate(once)
-        calls.append(Planned(at, "extract", f"once {at}", [{"role": "user", "content": words(draw, 2600)}], 0))
+        calls.append(
+            Planned(
+                at, "extract", f"once {at}", [{"role": "user", "content": words(draw, 2600)}], 0
+            )
+        )
     return sorted((call for call in calls if call.at < seconds), key=lambda call: call.at)
 
 
@@ -87,8 +107,12 @@ def chunk_id(call: Planned, at: int) -> int:
 def counters(lmcache_url: str) -> dict[str, float]:
     """LMCache's own counts."""
     page = httpx2.get(f"{lmcache_url}/metrics", timeout=10, trust_env=False).raise_for_status().text
-    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
-    return {name: sum(sample.value for sample in samples if sample.name == name) for name in COUNTERS}
+    samples = [
+        sample for family in text_string_to_metric_families(page) for sample in family.samples
+    ]
+    return {
+        name: sum(sample.value for sample in samples if sample.name == name) for name in COUNTERS
+    }
 
 
 async def run(calls: list[Planned], base_url: str, model: str, nonce: str) -> list[dict[str, Any]]:
@@ -115,7 +139,9 @@ async def run(calls: list[Planned], base_url: str, model: str, nonce: str) -> li
                 "timestamp": int(now * 1000),
                 "input_length": answer.usage.prompt_tokens,
                 "output_length": 1,
-                "hash_ids": [chunk_id(call, at) for at in range(-(-answer.usage.prompt_tokens // CHUNK))],
+                "hash_ids": [
+                    chunk_id(call, at) for at in range(-(-answer.usage.prompt_tokens // CHUNK))
+                ],
                 "turns": call.turns,
                 "class": call.agent,
                 "block_size": CHUNK,
@@ -142,34 +168,67 @@ def halves(lines: list[dict[str, Any]], seconds: float) -> Iterator[float]:
     """Share of the prompt tokens that came from a cache, in the first half and in the second."""
     for half in (False, True):
         part = [line for line in lines if (line["timestamp"] >= seconds * 500) is half]
-        yield sum(line["cached"] for line in part) / max(1, sum(line["input_length"] for line in part))
+        yield sum(line["cached"] for line in part) / max(
+            1, sum(line["input_length"] for line in part)
+        )
 
 
 def main() -> None:
     """Runs the rules one after the other and prints what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--base-url", required=True)
     parser.add_argument("--lmcache-url", required=True)
-    parser.add_argument("--chunks", type=int, required=True, help="chunks that L1 holds before it evicts, for replay")
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        required=True,
+        help="chunks that L1 holds before it evicts, for replay",
+    )
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--talks", type=int, default=8, help="conversations at a time")
     parser.add_argument("--gap", type=float, default=8, help="seconds between the calls of one")
-    parser.add_argument("--once", type=float, default=1.5, help="calls a second that never come back")
+    parser.add_argument(
+        "--once", type=float, default=1.5, help="calls a second that never come back"
+    )
     parser.add_argument("--rules", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--out", type=Path, help="folder for the calls as they were made, as traces for `otel-kvpolicy replay`")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for the calls as they were made, as traces for `otel-kvpolicy replay`",
+    )
     asked = parser.parse_args()
-    models = httpx2.get(f"{asked.base_url}/models", timeout=10, trust_env=False).raise_for_status().json()
+    models = (
+        httpx2.get(f"{asked.base_url}/models", timeout=10, trust_env=False)
+        .raise_for_status()
+        .json()
+    )
     calls = plan(1, asked.seconds, asked.talks, asked.gap, asked.once)
     skipped: Counter[bool] = Counter()
-    KVPolicyInstrumentor().instrument(decision_hook=lambda _, decision, __: skipped.update([decision.skip_save]))
-    table = Table("rule", "calls", "hit rate", "replay says", "1st half", "2nd half", "chunks written", "replay says", "skipped")
+    KVPolicyInstrumentor().instrument(
+        decision_hook=lambda _, decision, __: skipped.update([decision.skip_save])
+    )
+    table = Table(
+        "rule",
+        "calls",
+        "hit rate",
+        "replay says",
+        "1st half",
+        "2nd half",
+        "chunks written",
+        "replay says",
+        "skipped",
+    )
     for rule in asked.rules:
         learning.forget()
         skipped.clear()
         configure(rule=None, mode=None)
         configure(**SETTINGS[rule])
         before = counters(asked.lmcache_url)
-        lines = asyncio.run(run(calls, asked.base_url, models["data"][0]["id"], f"{rule} {time.time_ns()}"))
+        lines = asyncio.run(
+            run(calls, asked.base_url, models["data"][0]["id"], f"{rule} {time.time_ns()}")
+        )
         time.sleep(2)  # stores are counted in the background
         after = counters(asked.lmcache_url)
         hit, written = (after[name] - before[name] for name in COUNTERS)
@@ -182,7 +241,9 @@ def main() -> None:
         )  # fmt: skip
         if asked.out:
             asked.out.mkdir(parents=True, exist_ok=True)
-            (asked.out / f"{rule}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            (asked.out / f"{rule}.jsonl").write_text(
+                "".join(f"{json.dumps(line)}\n" for line in lines)
+            )
     Console().print(table)
 
 

@@ -87,7 +87,16 @@ SUITES = {
     "pydantic-ai": Suite(
         "pydantic-ai=={version}",
         "pydantic-ai-slim[openai,google,anthropic,logfire,mcp,evals]=={version}",
-        ("pytest", "pytest-mock", "pytest-recording", "inline-snapshot", "dirty-equals", "brotli", "httpx", "blockbuster>=1.5.26,<1.6"),
+        (
+            "pytest",
+            "pytest-mock",
+            "pytest-recording",
+            "inline-snapshot",
+            "dirty-equals",
+            "brotli",
+            "httpx",
+            "blockbuster>=1.5.26,<1.6",
+        ),
         (
             "tests/models/test_openai.py",
             "tests/models/test_openai_responses.py",
@@ -119,10 +128,14 @@ SUITES = {
 
 def main() -> int:
     """Runs one suite twice and prints what differs; 0 where nothing does."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--version", help="of the tested package")
-    parser.add_argument("--with", dest="then", nargs="+", help="what that version's tests worked with")
+    parser.add_argument(
+        "--with", dest="then", nargs="+", help="what that version's tests worked with"
+    )
     parser.add_argument("--source", type=Path, help="source tree to take the tests from")
     parser.add_argument("--workdir", type=Path, default=REPOSITORY / ".cache" / "upstream")
     parser.add_argument("--tests", nargs="+", help="instead of the suite's own selection")
@@ -133,12 +146,18 @@ def main() -> int:
     then = given.then or (suite.then if version == suite.version else ())
     python = _environment(suite, version, then, workdir)
     tree = _tree(suite, version, given.source, python, workdir)
-    tests = [test for test in given.tests or suite.tests if (tree / test.partition("::")[0]).exists()]
+    tests = [
+        test for test in given.tests or suite.tests if (tree / test.partition("::")[0]).exists()
+    ]
     without, instrumented = (_run(python, tree, tests, workdir, on=on) for on in (False, True))
     different = _compare(without, instrumented)
-    if different:  # those that look at the whole body find the hint in it, which observe mode leaves out
+    if (
+        different
+    ):  # those that look at the whole body find the hint in it, which observe mode leaves out
         observed = _run(python, tree, different, workdir, on=True, mode="observe")
-        different = [test for test in different if observed["tests"].get(test) != without["tests"].get(test)]
+        different = [
+            test for test in different if observed["tests"].get(test) != without["tests"].get(test)
+        ]
         print(f"{len(different)} of them differ in observe mode too, where no hint is sent")
     return 1 if different or not instrumented["decisions"] else 0
 
@@ -147,8 +166,16 @@ def _environment(suite: Suite, version: str, then: Iterable[str], workdir: Path)
     python = workdir / "venv" / "bin" / "python"
     if not (workdir / "ready").exists():
         venv.create(workdir / "venv", with_pip=True)
-        wanted = [suite.installed.format(version=version), *suite.requirements, "opentelemetry-sdk", *then]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--editable", REPOSITORY, *wanted], check=True)
+        wanted = [
+            suite.installed.format(version=version),
+            *suite.requirements,
+            "opentelemetry-sdk",
+            *then,
+        ]
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--editable", REPOSITORY, *wanted],
+            check=True,
+        )
         (workdir / "ready").touch()
     return python
 
@@ -159,14 +186,33 @@ def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir
         return source
     tree = workdir / "source"
     if not tree.exists():
-        fetch = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", workdir]
+        fetch = [
+            python,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+            workdir,
+        ]
         subprocess.run([*fetch, suite.distribution.format(version=version)], check=True)
         with tarfile.open(next(workdir.glob("*.tar.gz"))) as packed:
             packed.extractall(tree, filter="data")
     return next(tree.glob("*/tests")).parent
 
 
-def _run(python: Path, tree: Path, tests: Iterable[str], workdir: Path, *, on: bool, mode: str = "enforce") -> dict[str, Any]:
+def _run(
+    python: Path,
+    tree: Path,
+    tests: Iterable[str],
+    workdir: Path,
+    *,
+    on: bool,
+    mode: str = "enforce",
+) -> dict[str, Any]:
     from otel_kvpolicy.standin import StandIn
 
     outcomes = workdir / f"outcomes-{'with' if on else 'without'}.json"
@@ -194,8 +240,12 @@ def _run(python: Path, tree: Path, tests: Iterable[str], workdir: Path, *, on: b
             "--continue-on-collection-errors",
             *tests,
         ]
-        done = subprocess.run(command, cwd=tree, env=environment, check=False, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(outcomes.read_text(encoding="utf-8")) if outcomes.exists() else {}
+        done = subprocess.run(
+            command, cwd=tree, env=environment, check=False, capture_output=True, text=True
+        )
+    found: dict[str, Any] = (
+        json.loads(outcomes.read_text(encoding="utf-8")) if outcomes.exists() else {}
+    )
     if not found.get("tests"):
         sys.exit(f"no test ran:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return found
@@ -214,11 +264,19 @@ def _compare(without: dict[str, Any], instrumented: dict[str, Any]) -> list[str]
     """Prints both, and returns the tests whose outcome differs."""
     for title, found in (("without", without), ("with", instrumented)):
         counts = Counter(found["tests"].values())
-        print(f"{title:8} {', '.join(f'{number} {outcome}' for outcome, number in sorted(counts.items()))}; {found['decisions']} decisions")
+        print(
+            f"{title:8} {', '.join(f'{number} {outcome}' for outcome, number in sorted(counts.items()))}; {found['decisions']} decisions"
+        )
     tests = without["tests"].keys() | instrumented["tests"].keys()
-    different = [test for test in sorted(tests) if without["tests"].get(test) != instrumented["tests"].get(test)]
+    different = [
+        test
+        for test in sorted(tests)
+        if without["tests"].get(test) != instrumented["tests"].get(test)
+    ]
     for test in different:
-        print(f"  {test}: {without['tests'].get(test)} -> {instrumented['tests'].get(test)}\n{instrumented['why'].get(test, '')}")
+        print(
+            f"  {test}: {without['tests'].get(test)} -> {instrumented['tests'].get(test)}\n{instrumented['why'].get(test, '')}"
+        )
     print("the same tests pass" if not different else f"{len(different)} differ")
     return different
 
@@ -241,13 +299,17 @@ def pytest_configure() -> None:
     from otel_kvpolicy import KVPolicyInstrumentor
 
     _metrics.append(InMemoryMetricReader())
-    KVPolicyInstrumentor().instrument(tracer_provider=TracerProvider(), meter_provider=MeterProvider(_metrics))
+    KVPolicyInstrumentor().instrument(
+        tracer_provider=TracerProvider(), meter_provider=MeterProvider(_metrics)
+    )
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     """Keeps the worst outcome of a test's phases."""
     if report.when == "call" or report.outcome != "passed":
-        _outcomes[report.nodeid] = report.outcome if report.when == "call" or report.outcome == "skipped" else "error"
+        _outcomes[report.nodeid] = (
+            report.outcome if report.when == "call" or report.outcome == "skipped" else "error"
+        )
         if report.outcome == "failed":
             _why[report.nodeid] = str(report.longreprtext)[-3000:]
 

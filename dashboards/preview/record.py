@@ -54,7 +54,8 @@ def load(client: OpenAI, until: float) -> None:
         if draw.random() < swing:
             with kv_context(agent_name="classifier"):
                 client.chat.completions.create(
-                    model="stand-in", messages=[{"role": "user", "content": words(draw, draw.randint(200, 900))}]
+                    model="stand-in",
+                    messages=[{"role": "user", "content": words(draw, draw.randint(200, 900))}],
                 )
         else:
             if len(talks) < 12 or draw.random() < 0.2:
@@ -64,23 +65,31 @@ def load(client: OpenAI, until: float) -> None:
             messages.append({"role": "user", "content": words(draw, 120)})
             with kv_context(agent_name=agent):
                 answer = client.chat.completions.create(model="stand-in", messages=messages)
-            messages.append({"role": "assistant", "content": answer.choices[0].message.content or "yes"})
+            messages.append(
+                {"role": "assistant", "content": answer.choices[0].message.content or "yes"}
+            )
         time.sleep(0.08)
 
 
 def main() -> None:
     """Records and draws."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=6)
     minutes = parser.parse_args().minutes
     reader = PrometheusMetricReader()
     kept = InMemorySpanExporter()
     tracing = TracerProvider()
     tracing.add_span_processor(SimpleSpanProcessor(kept))
-    KVPolicyInstrumentor().instrument(meter_provider=MeterProvider([reader]), tracer_provider=tracing)
+    KVPolicyInstrumentor().instrument(
+        meter_provider=MeterProvider([reader]), tracer_provider=tracing
+    )
     page, _ = start_http_server(0, addr="127.0.0.1")
     with ExitStack() as stack:
-        standin = stack.enter_context(StandIn(l1_bytes=1280 * MIB, l2_bytes=3072 * MIB, gpu_tokens=8192, latency=0.03))
+        standin = stack.enter_context(
+            StandIn(l1_bytes=1280 * MIB, l2_bytes=3072 * MIB, gpu_tokens=8192, latency=0.03)
+        )
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         targets = [
             target("assistant", "assistant:9464", page.server_port),
@@ -89,14 +98,28 @@ def main() -> None:
             target("node", "gb10:9100", stack.enter_context(node_exporter())),
         ]
         prometheus = stack.enter_context(Prometheus(folder, targets))
-        load(OpenAI(base_url=standin.base_url, api_key="none", max_retries=0), time.time() + minutes * 60)
+        load(
+            OpenAI(base_url=standin.base_url, api_key="none", max_retries=0),
+            time.time() + minutes * 60,
+        )
         address = f"http://127.0.0.1:{prometheus.port}"
         spans = folder / "spans.json"
         spans.write_text(
-            json.dumps([{"Trace ID": f"{s.context.trace_id:032x}", **(s.attributes or {})} for s in kept.get_finished_spans()])
+            json.dumps(
+                [
+                    {"Trace ID": f"{s.context.trace_id:032x}", **(s.attributes or {})}
+                    for s in kept.get_finished_spans()
+                ]
+            )
         )
         renderer = str(Path(__file__).with_name("render.py"))
-        command = [sys.executable, renderer, address, f"--minutes={minutes - 0.5}", f"--spans={spans}"]
+        command = [
+            sys.executable,
+            renderer,
+            address,
+            f"--minutes={minutes - 0.5}",
+            f"--spans={spans}",
+        ]
         subprocess.run(command, check=True)  # noqa: S603 - our own script
 
 

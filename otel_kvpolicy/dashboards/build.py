@@ -8,8 +8,6 @@ from typing import Final
 
 from . import host, policy, rules, tiers, why
 
-__all__ = ["files"]
-
 _DASHBOARDS: Final = {
     "kv-policy.json": policy.build,
     "kv-policy-lmcache.json": tiers.build,
@@ -20,5 +18,8 @@ _DASHBOARDS: Final = {
 
 def files() -> Mapping[str, str]:
     """Content by path, relative to the folder of dashboards."""
-    built = {f"grafana/{name}": json.dumps(build(), indent=2, ensure_ascii=False) + "\n" for name, build in _DASHBOARDS.items()}
+    built = {
+        f"grafana/{name}": json.dumps(build(), indent=2, ensure_ascii=False) + "\n"
+        for name, build in _DASHBOARDS.items()
+    }
     return built | {f"rules/{name}": rules.as_yaml(groups) for name, groups in rules.GROUPS.items()}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from .. import series as servers
 from ..telemetry import names
-from . import servers
 from .panels import Choice, Link, Variable, explore
 from .queries import label
-
-__all__ = ["AGENT", "ALERTS", "CHUNK", "DECISION", "EXPLAIN", "HOST", "MODEL", "SERVICE", "UID_HOST", "UID_POLICY", "UID_TIERS", "UID_WHY"]
 
 UID_POLICY: Final = "kvpolicy"
 UID_TIERS: Final = "kvpolicy-lmcache"
@@ -25,14 +23,21 @@ SERVICE: Final = Variable(
     f"label_values({_CALLS}, job)",
     "Applications that decide: Prometheus' job, which is service.name on the OTLP path.",
 )
-MODEL: Final = Variable("model", "Model", f'label_values({_CALLS}{{job=~"$service"}}, {_MODEL})', "Model named in the request.")
+MODEL: Final = Variable(
+    "model",
+    "Model",
+    f'label_values({_CALLS}{{job=~"$service"}}, {_MODEL})',
+    "Model named in the request.",
+)
 AGENT: Final = Variable(
     "agent",
     "Agent",
     f'label_values({_CALLS}{{job=~"$service", {_MODEL}=~"$model"}}, {label(names.AGENT_NAME)})',
     "Agent that made the call, where the application says so; All includes calls without one.",
 )
-_HOSTED: Final = "|".join(series.name for series in (servers.RUNNING, servers.EVENT_QUEUE, servers.MEM_TOTAL))
+_HOSTED: Final = "|".join(
+    series.name for series in (servers.RUNNING, servers.EVENT_QUEUE, servers.MEM_TOTAL)
+)
 HOST: Final = Variable(
     "host",
     "Host",
@@ -56,8 +61,20 @@ EXPLAIN: Final = "otel-kvpolicy explain ${__value.text} --from http://127.0.0.1:
 _MODELS: Final = f'span.{names.REQUEST_MODEL} =~ "${{model:pipe}}"'
 
 
-TO_SKIPPED: Final = Link("Traces of skipped calls", explore(f'{{ span.{names.DECISION} = "{names.SKIP}" && {_MODELS} }}'))
-TO_TRACES: Final = Link("Traces of these calls", explore(f'{{ span.{names.DECISION} != "" && {_MODELS} }}'))
-TO_REJECTED: Final = Link("Traces of rejected hints", explore(f'{{ span.{names.HINT_OUTCOME} = "rejected" }}'))
+TO_SKIPPED: Final = Link(
+    "Traces of skipped calls", explore(f'{{ span.{names.DECISION} = "{names.SKIP}" && {_MODELS} }}')
+)
+TO_TRACES: Final = Link(
+    "Traces of these calls", explore(f'{{ span.{names.DECISION} != "" && {_MODELS} }}')
+)
+TO_REJECTED: Final = Link(
+    "Traces of rejected hints", explore(f'{{ span.{names.HINT_OUTCOME} = "rejected" }}')
+)
 
-ALERTS: Final = (("KV policy alerts", 'ALERTS{alertname=~"KVPolicy.*|LMCache.*|GB10.*", alertstate="firing"}', "red"),)
+ALERTS: Final = (
+    (
+        "KV policy alerts",
+        'ALERTS{alertname=~"KVPolicy.*|LMCache.*|GB10.*", alertstate="firing"}',
+        "red",
+    ),
+)

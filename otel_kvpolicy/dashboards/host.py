@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import limits, servers
+from .. import series as servers
+from . import limits
 from .common import ALERTS, HOST, UID_HOST
 from .panels import JSON, Panel, Query, Row, Threshold, dashboard, stat, text, timeseries
 from .queries import DASHBOARD as ALL
-
-__all__ = ["build"]
 
 NO_NODE: Final = "no node_exporter to read"
 NO_GPU: Final = "no dcgm-exporter to read"
@@ -25,7 +24,12 @@ def build() -> JSON:
         UID_HOST,
         "GB10 host",
         "Unified memory, GPU, vLLM's queue and the disk and network of L2, on the host of vLLM and LMCache.",
-        [Row("Memory", _memory()), Row("GPU", _gpu()), Row("vLLM", _vllm()), Row("L2: disk and network", _l2())],
+        [
+            Row("Memory", _memory()),
+            Row("GPU", _gpu()),
+            Row("vLLM", _vllm()),
+            Row("L2: disk and network", _l2()),
+        ],
         [HOST],
         tempo=False,
         annotations=ALERTS,
@@ -75,10 +79,18 @@ def _memory() -> list[Panel]:
                 Query(f"sum({_used()})", "in use"),
                 Query(f"sum({ALL.select(servers.MEM_AVAILABLE)})", "left"),
                 Query(f"sum({ALL.select(servers.L1_BYTES)})", "of which LMCache L1"),
-                Query(f"sum({ALL.select(servers.SWAP_TOTAL)} - {ALL.select(servers.SWAP_FREE)})", "swap in use"),
+                Query(
+                    f"sum({ALL.select(servers.SWAP_TOTAL)} - {ALL.select(servers.SWAP_FREE)})",
+                    "swap in use",
+                ),
             ],
             NO_NODE,
-            colours={"in use": "blue", "left": "green", "of which LMCache L1": "purple", "swap in use": "red"},
+            colours={
+                "in use": "blue",
+                "left": "green",
+                "of which LMCache L1": "purple",
+                "swap in use": "red",
+            },
             thresholds=[Threshold(limits.MEMORY_LOW_BYTES, "red")],
         ),
         timeseries(
@@ -87,7 +99,10 @@ def _memory() -> list[Panel]:
             "percentunit",
             [
                 Query(ALL.rate(servers.MEM_PRESSURE, by=("instance",)), "{{instance}} memory"),
-                Query(ALL.rate(servers.MEM_STALLED, by=("instance",)), "{{instance}} memory, all stalled"),
+                Query(
+                    ALL.rate(servers.MEM_STALLED, by=("instance",)),
+                    "{{instance}} memory, all stalled",
+                ),
                 Query(ALL.rate(servers.IO_PRESSURE, by=("instance",)), "{{instance}} disk"),
                 Query(ALL.rate(servers.CPU_PRESSURE, by=("instance",)), "{{instance}} CPU"),
             ],
@@ -104,7 +119,12 @@ def _gpu() -> list[Panel]:
             "GPU utilisation",
             "Share of time in which a kernel ran. It does not say how much of the GPU was busy.",
             "percent",
-            [Query(f"max by (instance, gpu) ({ALL.select(servers.GPU_UTIL)})", "{{instance}} GPU {{gpu}}")],
+            [
+                Query(
+                    f"max by (instance, gpu) ({ALL.select(servers.GPU_UTIL)})",
+                    "{{instance}} GPU {{gpu}}",
+                )
+            ],
             NO_GPU,
             width=6,
             high=100,
@@ -113,7 +133,12 @@ def _gpu() -> list[Panel]:
             "GPU power",
             "Power the GPU draws.",
             "watt",
-            [Query(f"max by (instance, gpu) ({ALL.select(servers.GPU_POWER)})", "{{instance}} GPU {{gpu}}")],
+            [
+                Query(
+                    f"max by (instance, gpu) ({ALL.select(servers.GPU_POWER)})",
+                    "{{instance}} GPU {{gpu}}",
+                )
+            ],
             NO_GPU,
             width=6,
         ),
@@ -121,7 +146,12 @@ def _gpu() -> list[Panel]:
             "GPU temperature",
             "GPU temperature.",
             "celsius",
-            [Query(f"max by (instance, gpu) ({ALL.select(servers.GPU_TEMP)})", "{{instance}} GPU {{gpu}}")],
+            [
+                Query(
+                    f"max by (instance, gpu) ({ALL.select(servers.GPU_TEMP)})",
+                    "{{instance}} GPU {{gpu}}",
+                )
+            ],
             NO_GPU,
             width=6,
             thresholds=[Threshold(limits.GPU_HOT_CELSIUS, "red")],
@@ -130,7 +160,12 @@ def _gpu() -> list[Panel]:
             "GPU clock",
             "SM clock; falls when power or heat limits it.",
             "hertz",
-            [Query(f"max by (instance, gpu) ({ALL.select(servers.GPU_CLOCK)}) * 1e6", "{{instance}} GPU {{gpu}}")],
+            [
+                Query(
+                    f"max by (instance, gpu) ({ALL.select(servers.GPU_CLOCK)}) * 1e6",
+                    "{{instance}} GPU {{gpu}}",
+                )
+            ],
             NO_GPU,
             width=6,
         ),
@@ -179,8 +214,14 @@ def _l2() -> list[Panel]:
             "Bytes per second read and written, by device: L2's traffic where its backend is a file system here.",
             "Bps",
             [
-                Query(ALL.rate(servers.DISK_READ, _PARTS, by=("instance", "device")), "{{instance}} {{device}} read"),
-                Query(ALL.rate(servers.DISK_WRITTEN, _PARTS, by=("instance", "device")), "{{instance}} {{device}} written"),
+                Query(
+                    ALL.rate(servers.DISK_READ, _PARTS, by=("instance", "device")),
+                    "{{instance}} {{device}} read",
+                ),
+                Query(
+                    ALL.rate(servers.DISK_WRITTEN, _PARTS, by=("instance", "device")),
+                    "{{instance}} {{device}} written",
+                ),
             ],
             NO_NODE,
         ),
@@ -188,7 +229,12 @@ def _l2() -> list[Panel]:
             "Disk busy",
             "Share of time in which the device had work.",
             "percentunit",
-            [Query(ALL.rate(servers.DISK_BUSY, _PARTS, by=("instance", "device")), "{{instance}} {{device}}")],
+            [
+                Query(
+                    ALL.rate(servers.DISK_BUSY, _PARTS, by=("instance", "device")),
+                    "{{instance}} {{device}}",
+                )
+            ],
             NO_NODE,
             high=1,
         ),
@@ -197,8 +243,14 @@ def _l2() -> list[Panel]:
             "Bytes per second received and sent, by interface: L2's traffic where its backend is remote, beside everything else.",
             "Bps",
             [
-                Query(ALL.rate(servers.NET_RECEIVED, _VIRTUAL, by=("instance", "device")), "{{instance}} {{device}} received"),
-                Query(ALL.rate(servers.NET_SENT, _VIRTUAL, by=("instance", "device")), "{{instance}} {{device}} sent"),
+                Query(
+                    ALL.rate(servers.NET_RECEIVED, _VIRTUAL, by=("instance", "device")),
+                    "{{instance}} {{device}} received",
+                ),
+                Query(
+                    ALL.rate(servers.NET_SENT, _VIRTUAL, by=("instance", "device")),
+                    "{{instance}} {{device}} sent",
+                ),
             ],
             NO_NODE,
         ),

@@ -15,8 +15,6 @@ from urllib.parse import quote
 from ..telemetry import names
 from .queries import label
 
-__all__ = ["Panel", "Query", "Row", "Threshold", "dashboard", "heatmap", "stat", "table", "text", "timeseries", "traces", "xychart"]
-
 JSON = dict[str, Any]
 
 PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -182,24 +180,45 @@ def _targets(queries: Sequence[Query], *, instant: bool = False, table: bool = F
 
 def _thresholds(steps: Sequence[Threshold], base: str) -> JSON:
     # Grafana's own types insist on the null of the first step.
-    return {"mode": "absolute", "steps": [{"color": base, "value": None}, *({"color": s.colour, "value": s.value} for s in steps)]}
+    return {
+        "mode": "absolute",
+        "steps": [
+            {"color": base, "value": None},
+            *({"color": s.colour, "value": s.value} for s in steps),
+        ],
+    }
 
 
 _VALUES: Final[Mapping[str, Sequence[str]]] = {
     label(names.DECISION): (names.STORE, names.SKIP),
-    label(names.HINT_OUTCOME): ("applied", "observed", "caller", "excluded_target", "rejected", "error", "disabled"),
+    label(names.HINT_OUTCOME): (
+        "applied",
+        "observed",
+        "caller",
+        "excluded_target",
+        "rejected",
+        "error",
+        "disabled",
+    ),
 }
 """What a legend made of this label can read."""
 
 
 def _overrides(queries: Sequence[Query], extra: Mapping[str, str]) -> list[JSON]:
     colours = {**COLOURS, **extra}
-    shown = [*(query.legend for query in queries), *(name for name in extra if name not in {query.legend for query in queries})]
-    shown += [value for key, values in _VALUES.items() for value in values if f"{{{{{key}}}}}" in shown]
+    shown = [
+        *(query.legend for query in queries),
+        *(name for name in extra if name not in {query.legend for query in queries}),
+    ]
+    shown += [
+        value for key, values in _VALUES.items() for value in values if f"{{{{{key}}}}}" in shown
+    ]
     return [
         {
             "matcher": {"id": "byName", "options": name},
-            "properties": [{"id": "color", "value": {"fixedColor": colours[name], "mode": "fixed"}}],
+            "properties": [
+                {"id": "color", "value": {"fixedColor": colours[name], "mode": "fixed"}}
+            ],
         }
         for name in shown
         if name in colours
@@ -268,7 +287,12 @@ def timeseries(
         "targets": _targets(queries),
         "fieldConfig": {"defaults": defaults, "overrides": _overrides(queries, colours or {})},
         "options": {
-            "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["mean", "max", "lastNotNull"]},
+            "legend": {
+                "displayMode": "table",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": ["mean", "max", "lastNotNull"],
+            },
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
     }
@@ -299,7 +323,8 @@ def stat(
     mappings = []
     if states:
         options = {
-            str(value): {"text": words, "color": colour, "index": index} for index, (value, (words, colour)) in enumerate(states.items())
+            str(value): {"text": words, "color": colour, "index": index}
+            for index, (value, (words, colour)) in enumerate(states.items())
         }
         mappings.append({"type": "value", "options": options})
     defaults: JSON = {
@@ -314,27 +339,45 @@ def stat(
             defaults[key] = value
     body |= {
         "targets": _targets(queries, instant=instant),
-        "fieldConfig": {"defaults": defaults, "overrides": _overrides(queries, {}) if by_name else []},
+        "fieldConfig": {
+            "defaults": defaults,
+            "overrides": _overrides(queries, {}) if by_name else [],
+        },
         "options": {
             "colorMode": "background" if background else "value",
             "graphMode": "none" if instant else "area",
             "justifyMode": "auto",
             "orientation": "auto",
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-            "textMode": "value_and_name" if len(queries) > 1 or "{{" in queries[0].legend else "value",
+            "textMode": "value_and_name"
+            if len(queries) > 1 or "{{" in queries[0].legend
+            else "value",
             "wideLayout": True,
         },
     }
     return Panel(body, width, height)
 
 
-def heatmap(title: str, meaning: str, unit: str, query: Query, nothing: str, *, width: int = 12, height: int = 8) -> Panel:
+def heatmap(
+    title: str,
+    meaning: str,
+    unit: str,
+    query: Query,
+    nothing: str,
+    *,
+    width: int = 12,
+    height: int = 8,
+) -> Panel:
     """A histogram's buckets over time."""
     body = _body("heatmap", title, meaning, nothing, [query])
     body |= {
         "targets": _targets([query]),
         "fieldConfig": {
-            "defaults": {"custom": {"scaleDistribution": {"type": "linear"}}, "unit": unit, "noValue": nothing},
+            "defaults": {
+                "custom": {"scaleDistribution": {"type": "linear"}},
+                "unit": unit,
+                "noValue": nothing,
+            },
             "overrides": [],
         },
         "options": {
@@ -360,7 +403,16 @@ def heatmap(title: str, meaning: str, unit: str, query: Query, nothing: str, *, 
     return Panel(body, width, height)
 
 
-def xychart(title: str, meaning: str, unit: str, queries: Sequence[Query], nothing: str, *, width: int = 12, height: int = 9) -> Panel:
+def xychart(
+    title: str,
+    meaning: str,
+    unit: str,
+    queries: Sequence[Query],
+    nothing: str,
+    *,
+    width: int = 12,
+    height: int = 9,
+) -> Panel:
     """The first query against the others, point by point in time.
 
     Written in the options of Grafana 10.4; later ones migrate them, as long as the panel names no later plugin version.
@@ -378,15 +430,33 @@ def xychart(title: str, meaning: str, unit: str, queries: Sequence[Query], nothi
                 "max": 1,
                 "noValue": nothing,
                 "color": {"mode": "palette-classic"},
-                "custom": {"show": "points", "pointSize": {"fixed": 6}, "axisPlacement": "auto", "axisLabel": ""},
+                "custom": {
+                    "show": "points",
+                    "pointSize": {"fixed": 6},
+                    "axisPlacement": "auto",
+                    "axisLabel": "",
+                },
             },
             "overrides": _overrides(queries, {}),
         },
         "options": {
             "seriesMapping": "manual",
             "dims": {"frame": 0, "x": x.legend},
-            "series": [{"name": y.legend, "x": x.legend, "y": y.legend, "pointColor": {"fixed": COLOURS[y.legend]}} for y in ys],
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "series": [
+                {
+                    "name": y.legend,
+                    "x": x.legend,
+                    "y": y.legend,
+                    "pointColor": {"fixed": COLOURS[y.legend]},
+                }
+                for y in ys
+            ],
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": [],
+            },
             "tooltip": {"mode": "single", "sort": "none"},
         },
     }
@@ -408,7 +478,15 @@ def table(
     body = _body("table", title, meaning, nothing, queries)
     body |= {
         "targets": _targets(queries, instant=True, table=True),
-        "transformations": [{"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": {"Value": queries[0].legend}}}],
+        "transformations": [
+            {
+                "id": "organize",
+                "options": {
+                    "excludeByName": {"Time": True},
+                    "renameByName": {"Value": queries[0].legend},
+                },
+            }
+        ],
         "fieldConfig": {
             "defaults": {
                 "unit": unit,
@@ -419,12 +497,25 @@ def table(
             },
             "overrides": [],
         },
-        "options": {"showHeader": True, "cellHeight": "sm", "sortBy": [{"displayName": queries[0].legend, "desc": True}]},
+        "options": {
+            "showHeader": True,
+            "cellHeight": "sm",
+            "sortBy": [{"displayName": queries[0].legend, "desc": True}],
+        },
     }
     return Panel(body, width, height)
 
 
-def traces(title: str, meaning: str, query: str, nothing: str, *, width: int = 24, height: int = 12, links: Sequence[Link] = ()) -> Panel:
+def traces(
+    title: str,
+    meaning: str,
+    query: str,
+    nothing: str,
+    *,
+    width: int = 24,
+    height: int = 12,
+    links: Sequence[Link] = (),
+) -> Panel:
     """A table of spans that Tempo finds."""
     body: JSON = {
         "type": "table",
@@ -432,21 +523,42 @@ def traces(title: str, meaning: str, query: str, nothing: str, *, width: int = 2
         "description": _describe(meaning, nothing, []),
         "datasource": TEMPO,
         "targets": [
-            {"datasource": TEMPO, "queryType": "traceql", "query": query, "tableType": "spans", "limit": 100, "spss": 10, "refId": "A"}
+            {
+                "datasource": TEMPO,
+                "queryType": "traceql",
+                "query": query,
+                "tableType": "spans",
+                "limit": 100,
+                "spss": 10,
+                "refId": "A",
+            }
         ],
         "fieldConfig": {
             "defaults": {
                 "unit": "none",
                 "noValue": nothing,
-                "custom": {"align": "auto", "cellOptions": {"type": "auto", "wrapText": True}, "filterable": True},
+                "custom": {
+                    "align": "auto",
+                    "cellOptions": {"type": "auto", "wrapText": True},
+                    "filterable": True,
+                },
             },
             "overrides": [
-                {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "links", "value": _links(links)}]}
+                {
+                    "matcher": {"id": "byName", "options": name},
+                    "properties": [{"id": "links", "value": _links(links)}],
+                }
                 for name in ("Trace ID", "traceID", "traceIdHidden")
             ]
             + [
-                {"matcher": {"id": "byName", "options": "kvpolicy.explanation"}, "properties": [{"id": "custom.width", "value": 520}]},
-                {"matcher": {"id": "byName", "options": "Duration"}, "properties": [{"id": "unit", "value": "ns"}]},
+                {
+                    "matcher": {"id": "byName", "options": "kvpolicy.explanation"},
+                    "properties": [{"id": "custom.width", "value": 520}],
+                },
+                {
+                    "matcher": {"id": "byName", "options": "Duration"},
+                    "properties": [{"id": "unit", "value": "ns"}],
+                },
             ],
         },
         "options": {"showHeader": True, "cellHeight": "sm"},
@@ -455,10 +567,25 @@ def traces(title: str, meaning: str, query: str, nothing: str, *, width: int = 2
 
 
 def trace_metrics(
-    title: str, meaning: str, unit: str, queries: Sequence[tuple[str, str]], nothing: str, *, width: int = 12, height: int = 8
+    title: str,
+    meaning: str,
+    unit: str,
+    queries: Sequence[tuple[str, str]],
+    nothing: str,
+    *,
+    width: int = 12,
+    height: int = 8,
 ) -> Panel:
     """Lines over time that Tempo computes from spans (TraceQL metrics)."""
-    shape = timeseries(title, meaning, unit, [Query("", legend) for _, legend in queries], nothing, width=width, height=height)
+    shape = timeseries(
+        title,
+        meaning,
+        unit,
+        [Query("", legend) for _, legend in queries],
+        nothing,
+        width=width,
+        height=height,
+    )
     body = dict(shape.body)
     body["datasource"] = TEMPO
     body["targets"] = [
@@ -473,7 +600,10 @@ def trace_metrics(
         for index, (query, _) in enumerate(queries)
     ]
     overrides = [
-        {"matcher": {"id": "byFrameRefID", "options": chr(ord("A") + index)}, "properties": [{"id": "displayName", "value": legend}]}
+        {
+            "matcher": {"id": "byFrameRefID", "options": chr(ord("A") + index)},
+            "properties": [{"id": "displayName", "value": legend}],
+        }
         for index, (_, legend) in enumerate(queries)
     ]
     body["fieldConfig"] = {**body["fieldConfig"], "overrides": overrides}
@@ -497,13 +627,24 @@ def explore(query: str) -> str:
     pane = {
         "kv": {
             "datasource": "${tempo}",
-            "queries": [{"refId": "A", "datasource": TEMPO, "queryType": "traceql", "query": query, "tableType": "spans", "limit": 50}],
+            "queries": [
+                {
+                    "refId": "A",
+                    "datasource": TEMPO,
+                    "queryType": "traceql",
+                    "query": query,
+                    "tableType": "spans",
+                    "limit": 50,
+                }
+            ],
             "range": {"from": "${__from}", "to": "${__to}"},
         }
     }
     # Grafana interpolates variables in the address, so their braces must survive the quoting.
     quoted = quote(json.dumps(pane, separators=(",", ":")))
-    return "/explore?schemaVersion=1&panes=" + re.sub(r"%24%7B([\w.]+?)(?:%3A(\w+))?%7D", _variable, quoted)
+    return "/explore?schemaVersion=1&panes=" + re.sub(
+        r"%24%7B([\w.]+?)(?:%3A(\w+))?%7D", _variable, quoted
+    )
 
 
 def _variable(found: re.Match[str]) -> str:
@@ -558,7 +699,9 @@ def _choice_variable(choice: Choice) -> JSON:
         "label": choice.label,
         "description": choice.meaning,
         "query": ",".join(choice.values),
-        "options": [{"selected": value == first, "text": value, "value": value} for value in choice.values],
+        "options": [
+            {"selected": value == first, "text": value, "value": value} for value in choice.values
+        ],
         "current": {"selected": True, "text": first, "value": first},
         "multi": False,
         "includeAll": False,
@@ -634,7 +777,10 @@ def dashboard(
             "list": [
                 _datasource("datasource", "Prometheus", "prometheus"),
                 *([_datasource("tempo", "Tempo", "tempo")] if tempo else []),
-                *(_query_variable(v) if isinstance(v, Variable) else _choice_variable(v) for v in variables),
+                *(
+                    _query_variable(v) if isinstance(v, Variable) else _choice_variable(v)
+                    for v in variables
+                ),
             ]
         },
         "panels": placer.placed,

@@ -6,11 +6,21 @@ from typing import Final
 
 from ..telemetry import names
 from .common import AGENT, ALERTS, MODEL, SERVICE, TO_REJECTED, TO_SKIPPED, TO_TRACES, UID_POLICY
-from .panels import JSON, Panel, Query, Row, Threshold, dashboard, heatmap, stat, table, text, timeseries
+from .panels import (
+    JSON,
+    Panel,
+    Query,
+    Row,
+    Threshold,
+    dashboard,
+    heatmap,
+    stat,
+    table,
+    text,
+    timeseries,
+)
 from .queries import DASHBOARD as ALL
 from .queries import SHADOW_SKIPPED, SHADOWED, SKIPPED, equals, label
-
-__all__ = ["build"]
 
 IDLE: Final = "no calls"
 NO_SHADOW: Final = "KV_CACHE_SHADOW is off"
@@ -56,11 +66,22 @@ def _now() -> list[Panel]:
             high=1,
             base="green",
             thresholds=[Threshold(0.001, "orange")],
-            states={0: ("ENFORCE: hints are sent", "green"), 1: ("OBSERVE: nothing is sent", "orange")},
+            states={
+                0: ("ENFORCE: hints are sent", "green"),
+                1: ("OBSERVE: nothing is sent", "orange"),
+            },
             width=6,
             background=True,
         ),
-        stat("Calls", "Chat calls decided in the time range.", "short", [Query(calls, "calls")], IDLE, width=3, decimals=0),
+        stat(
+            "Calls",
+            "Chat calls decided in the time range.",
+            "short",
+            [Query(calls, "calls")],
+            IDLE,
+            width=3,
+            decimals=0,
+        ),
         stat(
             "Skipped calls",
             "Share of the calls of the time range decided to be skipped.",
@@ -144,7 +165,10 @@ def _decisions() -> list[Panel]:
             "are short, "
             "so their line is usually the lower one.",
             "percentunit",
-            [Query(ALL.skip_ratio_calls(), "skip ratio, calls"), Query(ALL.skip_ratio_tokens(), "skip ratio, tokens")],
+            [
+                Query(ALL.skip_ratio_calls(), "skip ratio, calls"),
+                Query(ALL.skip_ratio_tokens(), "skip ratio, tokens"),
+            ],
             IDLE,
             high=1,
             links=[TO_SKIPPED],
@@ -153,7 +177,12 @@ def _decisions() -> list[Panel]:
             "Reasons",
             "Calls per second by the strongest reason of the decision.",
             "reqps",
-            [Query(ALL.rate(names.DECISIONS, by=(_REASON, _DECISION)), f"{{{{{_DECISION}}}}}: {{{{{_REASON}}}}}")],
+            [
+                Query(
+                    ALL.rate(names.DECISIONS, by=(_REASON, _DECISION)),
+                    f"{{{{{_DECISION}}}}}: {{{{{_REASON}}}}}",
+                )
+            ],
             IDLE,
             stack=True,
             links=[TO_TRACES],
@@ -163,7 +192,11 @@ def _decisions() -> list[Panel]:
             "How the scores of the decided calls are distributed (0 to 1). A band near the middle is traffic the thresholds cut through. "
             "Not by agent: the metric has none.",
             "none",
-            Query(f"sum by (le) (increase({ALL.select(names.SCORE_METRIC, suffix='_bucket')}[$__rate_interval]))", "{{le}}", heat=True),
+            Query(
+                f"sum by (le) (increase({ALL.select(names.SCORE_METRIC, suffix='_bucket')}[$__rate_interval]))",
+                "{{le}}",
+                heat=True,
+            ),
             IDLE,
         ),
         timeseries(
@@ -184,7 +217,14 @@ def _who() -> list[Panel]:
     def ratio(attribute: str) -> str:
         return ALL.share(names.PROMPT_TOKENS, SKIPPED, by=(attribute,))
 
-    who = ("job", label(names.REQUEST_MODEL), label(names.AGENT_NAME), label(names.SERVER_ADDRESS), _DECISION, _REASON)
+    who = (
+        "job",
+        label(names.REQUEST_MODEL),
+        label(names.AGENT_NAME),
+        label(names.SERVER_ADDRESS),
+        _DECISION,
+        _REASON,
+    )
     return [
         timeseries(
             "Skip ratio by service",
@@ -234,7 +274,9 @@ def _rules() -> list[Panel]:
             "percentunit",
             [
                 Query(ALL.share(names.PROMPT_TOKENS, SKIPPED, of=(SHADOWED,)), "in force"),
-                Query(ALL.share(names.PROMPT_TOKENS, SHADOW_SKIPPED, of=(SHADOWED,)), "in the shadow"),
+                Query(
+                    ALL.share(names.PROMPT_TOKENS, SHADOW_SKIPPED, of=(SHADOWED,)), "in the shadow"
+                ),
             ],
             NO_SHADOW,
             high=1,
@@ -263,7 +305,13 @@ def _cost() -> list[Panel]:
             "Cost of a decision",
             "Time that reading the request and deciding took, before the call went out. Not by model or agent: the metric has neither.",
             "s",
-            [*(Query(ALL.quantile(q, duration), f"p{q * 100:.0f}", exemplar=True) for q in (0.5, 0.95, 0.99)), Query(mean, "mean")],
+            [
+                *(
+                    Query(ALL.quantile(q, duration), f"p{q * 100:.0f}", exemplar=True)
+                    for q in (0.5, 0.95, 0.99)
+                ),
+                Query(mean, "mean"),
+            ],
             IDLE,
         ),
         timeseries(

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from .. import series as servers
+from ..series import Series
 from ..telemetry import names
 from ..telemetry.names import Metric
-from . import servers
-from .servers import Series
-
-__all__ = ["DASHBOARD", "RULES", "SENT", "SHADOWED", "SHADOW_SKIPPED", "SKIPPED", "Scope", "equals", "label"]
 
 SENT: Final = "applied|caller"
 """Hint outcomes with which the server has been told."""
@@ -69,27 +67,44 @@ class Scope:
         else:
             name = what.name
             if what in servers.SPAN_METRICS:
-                scope = [f'{key}=~"{pattern}"' for key, pattern in self.client.items() if key in {"job", *what.labels}]
+                scope = [
+                    f'{key}=~"{pattern}"'
+                    for key, pattern in self.client.items()
+                    if key in {"job", *what.labels}
+                ]
             else:
                 scope = [f'instance=~"{self.instance}"'] if self.instance else []
         inside = ", ".join([*scope, *matchers])
         return f"{name}{suffix}{{{inside}}}" if inside else f"{name}{suffix}"
 
-    def rate(self, what: Metric | Series, *matchers: str, by: Sequence[str] = (), suffix: str = "", window: str = "") -> str:
+    def rate(
+        self,
+        what: Metric | Series,
+        *matchers: str,
+        by: Sequence[str] = (),
+        suffix: str = "",
+        window: str = "",
+    ) -> str:
         """Sum of the rates of a counter."""
         return f"sum{_by(by)}(rate({self.select(what, *matchers, suffix=suffix)}[{window or self.window}]))"
 
-    def counted(self, what: Metric | Series, *matchers: str, window: str, by: Sequence[str] = ()) -> str:
+    def counted(
+        self, what: Metric | Series, *matchers: str, window: str, by: Sequence[str] = ()
+    ) -> str:
         """How much a counter grew, with what a series born in the window brought along, which ``increase`` alone loses."""
         series = self.select(what, *matchers)
         return f"sum{_by(by)}((last_over_time({series}[{window}]) unless {series} offset {window}) or increase({series}[{window}]))"
 
-    def quantile(self, q: float, what: Metric | Series, *matchers: str, by: Sequence[str] = ()) -> str:
+    def quantile(
+        self, q: float, what: Metric | Series, *matchers: str, by: Sequence[str] = ()
+    ) -> str:
         """A quantile of a histogram; the comparison drops the NaN of a window without observations."""
         return f"histogram_quantile({q}, {self.rate(what, *matchers, by=(*by, 'le'), suffix='_bucket')}) >= 0"
 
     # --- the policy ----------------------------------------------------------------------------------------------------------------
-    def share(self, what: Metric, *part: str, of: Sequence[str] = (), by: Sequence[str] = ()) -> str:
+    def share(
+        self, what: Metric, *part: str, of: Sequence[str] = (), by: Sequence[str] = ()
+    ) -> str:
         """Share of a counter that the matchers ``part`` select: zero where there is some, but none of that."""
         whole = self.rate(what, *of, by=by)
         return f"({self.rate(what, *of, *part, by=by)} or 0 * {whole}) / ({whole} > 0)"
@@ -165,7 +180,8 @@ class Scope:
         LMCache's server counts objects, so its stores are turned into tokens by what its own hits say of tokens per object.
         """
         keys = " + ".join(
-            f"sum(increase({self.select(series)}[6h]))" for series in (servers.LOOKUP_HIT_L1_KEYS, servers.LOOKUP_HIT_L2_KEYS)
+            f"sum(increase({self.select(series)}[6h]))"
+            for series in (servers.LOOKUP_HIT_L1_KEYS, servers.LOOKUP_HIT_L2_KEYS)
         )
         tokens = f"sum(increase({self.select(servers.LOOKUP_HIT)}[6h]))"
         written = self.rate(servers.L1_WRITE, window=window)
@@ -202,12 +218,19 @@ NAMES_STATES: Final[Mapping[int, tuple[str, str]]] = {
     3: ("Server before 0.4.7: too old for these panels", "red"),
     4: ("In-process connector: hits, but not by tier", "blue"),
     5: ("Server is up, nothing looked up yet", "blue"),
-    6: ("Page without lmcache_mp series: sent by --otlp-endpoint instead, or switched off", "orange"),
+    6: (
+        "Page without lmcache_mp series: sent by --otlp-endpoint instead, or switched off",
+        "orange",
+    ),
 }
 
 DASHBOARD: Final = Scope(
     window="$__rate_interval",
-    client={"job": "$service", label(names.REQUEST_MODEL): "$model", label(names.AGENT_NAME): "$agent"},
+    client={
+        "job": "$service",
+        label(names.REQUEST_MODEL): "$model",
+        label(names.AGENT_NAME): "$agent",
+    },
     instance="$host(:.*)?",
 )
 RULES: Final = Scope(window="5m")

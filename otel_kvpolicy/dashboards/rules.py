@@ -9,23 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from .. import series as servers
 from ..telemetry import names
-from . import limits, servers
+from . import limits
 from .queries import LMCACHE_JOB, SKIP_SENT, Scope, equals, label
 from .queries import RULES as ALL
-
-__all__ = [
-    "ALERTS",
-    "CORRELATIONS",
-    "GROUPS",
-    "SAMPLES",
-    "SKIP_SENT_TOKENS_LONG",
-    "STORED_OF_MISSED",
-    "STORED_WINDOW",
-    "Group",
-    "Rule",
-    "as_yaml",
-]
 
 STORED_WINDOW: Final = "30m"
 CORRELATION_WINDOW: Final = "1h"
@@ -40,7 +28,11 @@ HIT_L2: Final = "kvpolicy:lmcache_hit_l2:ratio_rate5m"
 STORED_OF_MISSED: Final = "kvpolicy:lmcache_stored_of_missed:ratio_rate30m"
 SKIP_SENT_TOKENS_LONG: Final = "kvpolicy:prompt_tokens_skip_sent:ratio_rate30m"
 
-_TIERS: Final = (("L1 hit rate", HIT_L1, "l1"), ("L2 hit rate", HIT_L2, "l2"), ("L1 + L2 hit rate", HIT, "all"))
+_TIERS: Final = (
+    ("L1 hit rate", HIT_L1, "l1"),
+    ("L2 hit rate", HIT_L2, "l2"),
+    ("L1 + L2 hit rate", HIT, "all"),
+)
 
 
 @dataclass(frozen=True)
@@ -242,11 +234,18 @@ GROUPS: Final[Mapping[str, Sequence[Group]]] = {"recording.yaml": RECORDING, "al
 
 def as_yaml(groups: Sequence[Group]) -> str:
     """The rules as Prometheus reads them. Written by hand, so that the package needs no YAML library."""
-    lines = ["# Built by: otel-kvpolicy dashboards build. Edit otel_kvpolicy/dashboards/rules.py instead.", "groups:"]
+    lines = [
+        "# Built by: otel-kvpolicy dashboards build. Edit otel_kvpolicy/dashboards/rules.py instead.",
+        "groups:",
+    ]
     for group in groups:
         lines += [f"  - name: {group.name}", "    rules:"]
         for rule in group.rules:
-            lines += _alert(rule) if rule.summary else [f"      - record: {rule.name}", *_block("expr", rule.expr)]
+            lines += (
+                _alert(rule)
+                if rule.summary
+                else [f"      - record: {rule.name}", *_block("expr", rule.expr)]
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -258,7 +257,11 @@ def _alert(rule: Rule) -> Iterable[str]:
     yield "        labels:"
     yield f"          severity: {rule.severity}"
     yield "        annotations:"
-    for key, words in (("summary", rule.summary), ("description", rule.detail), ("runbook", rule.runbook)):
+    for key, words in (
+        ("summary", rule.summary),
+        ("description", rule.detail),
+        ("runbook", rule.runbook),
+    ):
         yield from _block(key, words, indent=10)
 
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
+from .. import series as servers
 from ..telemetry import names
-from . import limits, servers
+from . import limits
 from .common import AGENT, ALERTS, CHUNK, HOST, MODEL, SERVICE, TO_SKIPPED, UID_TIERS
-from .panels import JSON, Panel, Query, Row, Threshold, dashboard, stat, text, timeseries, trace_metrics, xychart
+from .panels import (
+    JSON,
+    Panel,
+    Query,
+    Row,
+    Threshold,
+    dashboard,
+    stat,
+    text,
+    timeseries,
+    trace_metrics,
+    xychart,
+)
 from .queries import DASHBOARD as ALL
 from .queries import NAMES_STATES, label
 from .rules import CORRELATIONS, SAMPLES, SKIP_SENT_TOKENS_LONG, STORED_OF_MISSED, STORED_WINDOW
 
-__all__ = ["build"]
-
 NO_LOOKUPS: Final = "nothing looked up, or no LMCache to read"
 NO_SERVER: Final = "no LMCache server to read"
-NO_TIERS: Final = "no lookups, or an LMCache that does not tell the tiers apart (see: LMCache speaks)"
+NO_TIERS: Final = (
+    "no lookups, or an LMCache that does not tell the tiers apart (see: LMCache speaks)"
+)
 NO_VLLM: Final = "no vLLM to read, or no requests"
 NO_SPANS: Final = "no span metrics (the Collector of collector/app.yaml makes them) or no calls"
 _DECISION: Final = label(names.DECISION)
@@ -35,7 +48,11 @@ def build() -> JSON:
             Row("Skip ratio and hit rates", _together()),
             Row("What the cache does", _cache()),
             Row("Did it come back?", _back()),
-            Row("In-process connector (requires lmcache:* metrics on vLLM's page)", _in_process(), collapsed=True),
+            Row(
+                "In-process connector (requires lmcache:* metrics on vLLM's page)",
+                _in_process(),
+                collapsed=True,
+            ),
         ],
         [SERVICE, MODEL, AGENT, HOST, CHUNK],
         tempo=True,
@@ -61,7 +78,12 @@ def _summary() -> list[Panel]:
             "Counters can be trusted",
             "Events LMCache dropped in the time range: with any, all its counters undercount, hit rates included.",
             "short",
-            [Query(f"sum(increase({ALL.select(servers.EVENTS_DROPPED)}[$__range]))", "dropped events")],
+            [
+                Query(
+                    f"sum(increase({ALL.select(servers.EVENTS_DROPPED)}[$__range]))",
+                    "dropped events",
+                )
+            ],
             NO_SERVER,
             base="green",
             thresholds=[Threshold(1, "red")],
@@ -148,7 +170,10 @@ def _together() -> list[Panel]:
             "Pearson correlation over the last hour, from recorded series (fleet-wide: service and host do not select). Below zero: more "
             f"skipping went with fewer hits. Shown from {limits.CORRELATION_MIN_SAMPLES} samples on, and only while both ratios vary.",
             "none",
-            [Query(f"{name} and {samples} >= {limits.CORRELATION_MIN_SAMPLES}", legend) for legend, name, samples in CORRELATIONS],
+            [
+                Query(f"{name} and {samples} >= {limits.CORRELATION_MIN_SAMPLES}", legend)
+                for legend, name, samples in CORRELATIONS
+            ],
             "too few samples, a ratio that does not vary, or rules not loaded",
             low=-1,
             high=1,
@@ -193,7 +218,10 @@ def _cache() -> list[Panel]:
             "not skipped; one that ignores it stays near 1, whatever is skipped. Stores of clients without this package count too. From "
             "recorded series (fleet-wide).",
             "percentunit",
-            [Query(STORED_OF_MISSED, "stored of missed"), Query(f"1 - {SKIP_SENT_TOKENS_LONG}", "not skipped")],
+            [
+                Query(STORED_OF_MISSED, "stored of missed"),
+                Query(f"1 - {SKIP_SENT_TOKENS_LONG}", "not skipped"),
+            ],
             "too few lookups, an LMCache before 0.5.6, or rules not loaded",
             colours={"stored of missed": "blue", "not skipped": "orange"},
         ),
@@ -219,7 +247,12 @@ def _cache() -> list[Panel]:
             "L2 usage",
             "Bytes in each L2 backend, as LMCache accounts them. Two backends of one type share a name.",
             "bytes",
-            [Query(f"sum by (instance, l2_name) ({ALL.select(servers.L2_BYTES)})", "{{instance}} {{l2_name}}")],
+            [
+                Query(
+                    f"sum by (instance, l2_name) ({ALL.select(servers.L2_BYTES)})",
+                    "{{instance}} {{l2_name}}",
+                )
+            ],
             f"{NO_SERVER}, or no L2",
             width=8,
         ),
@@ -238,8 +271,14 @@ def _cache() -> list[Panel]:
             "first.",
             "percentunit",
             [
-                Query(f"{ALL.rate(servers.PREFIX_HITS)} / ({ALL.rate(servers.PREFIX_QUERIES)} > 0)", "vLLM prefix cache"),
-                Query(f"{ALL.rate(servers.EXTERNAL_HITS)} / ({ALL.rate(servers.EXTERNAL_QUERIES)} > 0)", "external (LMCache)"),
+                Query(
+                    f"{ALL.rate(servers.PREFIX_HITS)} / ({ALL.rate(servers.PREFIX_QUERIES)} > 0)",
+                    "vLLM prefix cache",
+                ),
+                Query(
+                    f"{ALL.rate(servers.EXTERNAL_HITS)} / ({ALL.rate(servers.EXTERNAL_QUERIES)} > 0)",
+                    "external (LMCache)",
+                ),
             ],
             NO_VLLM,
             width=8,
@@ -254,7 +293,11 @@ def _cache() -> list[Panel]:
             NO_VLLM,
             width=8,
             stack=True,
-            colours={"local_compute": "#808080", "local_cache_hit": "blue", "external_kv_transfer": "green"},
+            colours={
+                "local_compute": "#808080",
+                "local_cache_hit": "blue",
+                "external_kv_transfer": "green",
+            },
         ),
     ]
 
@@ -287,8 +330,16 @@ def _back() -> list[Panel]:
             "token. Time to first token by decision is in the two panels on traces.",
             "s",
             [
-                Query(ALL.quantile(0.5, servers.SPAN_DURATION, f'{_DECISION}!=""', by=(_DECISION,)), f"p50 {_BY_DECISION}", exemplar=True),
-                Query(ALL.quantile(0.95, servers.SPAN_DURATION, f'{_DECISION}!=""', by=(_DECISION,)), f"p95 {_BY_DECISION}", exemplar=True),
+                Query(
+                    ALL.quantile(0.5, servers.SPAN_DURATION, f'{_DECISION}!=""', by=(_DECISION,)),
+                    f"p50 {_BY_DECISION}",
+                    exemplar=True,
+                ),
+                Query(
+                    ALL.quantile(0.95, servers.SPAN_DURATION, f'{_DECISION}!=""', by=(_DECISION,)),
+                    f"p95 {_BY_DECISION}",
+                    exemplar=True,
+                ),
             ],
             NO_SPANS,
             width=8,
@@ -314,14 +365,20 @@ def _back() -> list[Panel]:
             "Median, from vLLM's llm_request spans below the client's (vLLM with --otlp-traces-endpoint). Of sampled traces: all skipped "
             "calls, and an unbiased share of the others.",
             "s",
-            [(server_span(names.STORE, first_token), names.STORE), (server_span(names.SKIP, first_token), names.SKIP)],
+            [
+                (server_span(names.STORE, first_token), names.STORE),
+                (server_span(names.SKIP, first_token), names.SKIP),
+            ],
             "no Tempo, no TraceQL metrics there, or no spans of vLLM",
         ),
         trace_metrics(
             "Prefill time, by decision (requires Tempo)",
             "Median time in prefill, from the same spans.",
             "s",
-            [(server_span(names.STORE, prefill), names.STORE), (server_span(names.SKIP, prefill), names.SKIP)],
+            [
+                (server_span(names.STORE, prefill), names.STORE),
+                (server_span(names.SKIP, prefill), names.SKIP),
+            ],
             "no Tempo, no TraceQL metrics there, or no spans of vLLM",
         ),
     ]
@@ -347,8 +404,14 @@ def _in_process() -> list[Panel]:
             "Bytes held in memory and in the remote backend.",
             "bytes",
             [
-                Query(f"sum by (instance) ({ALL.select(servers.IN_LOCAL_BYTES)})", "{{instance}} memory"),
-                Query(f"sum by (instance) ({ALL.select(servers.IN_REMOTE_BYTES)})", "{{instance}} remote"),
+                Query(
+                    f"sum by (instance) ({ALL.select(servers.IN_LOCAL_BYTES)})",
+                    "{{instance}} memory",
+                ),
+                Query(
+                    f"sum by (instance) ({ALL.select(servers.IN_REMOTE_BYTES)})",
+                    "{{instance}} remote",
+                ),
             ],
             nothing,
             width=8,

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from .. import series as servers
 from ..telemetry import names
-from . import servers
 from .common import AGENT, ALERTS, DECISION, EXPLAIN, MODEL, SERVICE, UID_WHY
-from .panels import JSON, Link, Panel, Query, Row, dashboard, explore, table, text, timeseries, traces
+from .panels import (
+    JSON,
+    Link,
+    Panel,
+    Query,
+    Row,
+    dashboard,
+    explore,
+    table,
+    text,
+    timeseries,
+    traces,
+)
 from .queries import DASHBOARD as ALL
 from .queries import label, matches
-
-__all__ = ["build"]
 
 _COLUMNS: Final = (
     names.EXPLANATION,
@@ -69,7 +79,9 @@ def _calls() -> list[Panel]:
         traces(
             "Rejected hints and faults",
             "Calls whose server refused the hint, and calls in which this package failed.",
-            _select(f'(span.{names.HINT_OUTCOME} = "rejected" || span.{names.HINT_OUTCOME} = "error")'),
+            _select(
+                f'(span.{names.HINT_OUTCOME} = "rejected" || span.{names.HINT_OUTCOME} = "error")'
+            ),
             NO_TEMPO,
             height=7,
             links=[_OPEN],
@@ -86,7 +98,13 @@ def _metrics() -> list[Panel]:
             "Reasons, from the policy's own metrics",
             "Calls per second with the decision chosen above, by their strongest reason.",
             "reqps",
-            [Query(ALL.rate(names.DECISIONS, chosen, by=(label(names.REASON),)), f"{{{{{label(names.REASON)}}}}}", exemplar=True)],
+            [
+                Query(
+                    ALL.rate(names.DECISIONS, chosen, by=(label(names.REASON),)),
+                    f"{{{{{label(names.REASON)}}}}}",
+                    exemplar=True,
+                )
+            ],
             "no calls",
             stack=True,
         ),
@@ -103,7 +121,17 @@ def _metrics() -> list[Panel]:
             "Who, from the policy's own metrics",
             "Calls of the time range with the decision chosen above.",
             "short",
-            [Query(ALL.counted(names.DECISIONS, chosen, window="$__range", by=("job", agent, label(names.REASON))), "calls")],
+            [
+                Query(
+                    ALL.counted(
+                        names.DECISIONS,
+                        chosen,
+                        window="$__range",
+                        by=("job", agent, label(names.REASON)),
+                    ),
+                    "calls",
+                )
+            ],
             "no calls",
             width=24,
         ),

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry import metrics, trace
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from ..telemetry import Instruments
+from ..telemetry.instruments import Instruments
 from ..telemetry.names import SCOPE
 from ..version import __version__
 from .call import DecisionHook, Runtime
@@ -36,16 +36,25 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Switches the instrumentation on; see the class for the options."""
         # opentelemetry-instrument checks dependencies itself and loads the HTTP client's instrumentation by its own entry point, unless the
         # user disabled it; switching it on here too would make the loader warn.
-        self._loaded_by_distro = not kwargs.keys().isdisjoint({"skip_dep_check", "raise_exception_on_conflict"})
+        self._loaded_by_distro = not kwargs.keys().isdisjoint(
+            {"skip_dep_check", "raise_exception_on_conflict"}
+        )
         super().instrument(**kwargs)
 
     def _instrument(self, **kwargs: Any) -> None:
-        from .openai import OpenAIPatches  # openai need not be there before someone instruments it
+        from .openai.choke_point import (
+            OpenAIPatches,  # openai need not be there before someone instruments it
+        )
 
-        tracer_provider, meter_provider = kwargs.get("tracer_provider"), kwargs.get("meter_provider")
+        tracer_provider, meter_provider = (
+            kwargs.get("tracer_provider"),
+            kwargs.get("meter_provider"),
+        )
         tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(SCOPE, __version__, meter_provider)
-        runtime = Runtime(tracer, Instruments(meter), kwargs.get("policy"), kwargs.get("decision_hook"))
+        runtime = Runtime(
+            tracer, Instruments(meter), kwargs.get("policy"), kwargs.get("decision_hook")
+        )
         self._openai = OpenAIPatches(runtime)
         self._openai.apply()
         self._pydantic_ai = PydanticAIPatches(runtime.faults)

@@ -15,26 +15,29 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Span, Tracer
 
-from .. import hint, settings
+from .. import settings
 from ..context import call_context
-from ..learning import learner
+from ..hints import lmcache as hint
+from ..hints.rejection import names_the_hint
+from ..hints.targets import Origin, RejectedOrigins
+from ..persistence import learner
+from ..pipeline import Lesson, Verdict, judge
 from ..policy import KVCacheDecision, KVCacheLayeringPolicy
+from ..record import CallRecord
 from ..requests import Answer, reader_of
-from ..targets import Origin, RejectedOrigins
-from ..telemetry import CallRecord, Instruments, spans
+from ..telemetry import spans
 from ..telemetry.decision_log import decision_log, entry_of
-from ..verdict import Lesson, Verdict, judge
-from .faults import Faults
-from .rejection import names_the_hint
-
-__all__ = ["ChatCall", "DecisionHook", "Runtime"]
+from ..telemetry.errors import Faults
+from ..telemetry.instruments import Instruments
 
 _log = logging.getLogger("otel_kvpolicy")
 
 DecisionHook = Callable[[Span, KVCacheDecision, Mapping[str, Any]], None]
 """Called with the chat span, the decision and a read-only view of the request body, after the decision is on the span."""
 
-_rejected: Final = RejectedOrigins()  # for the process: a server does not learn the field because the instrumentor was restarted
+_rejected: Final = (
+    RejectedOrigins()
+)  # for the process: a server does not learn the field because the instrumentor was restarted
 _malformed_said: Final[set[Origin]] = set()
 _MAX_ORIGINS: Final = 256
 _origins: Final[dict[int, tuple[Any, Origin]]] = {}
@@ -51,14 +54,22 @@ class Runtime:
         hook: the user's decision hook.
     """
 
-    def __init__(self, tracer: Tracer, instruments: Instruments, policy: KVCacheLayeringPolicy | None, hook: DecisionHook | None) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        instruments: Instruments,
+        policy: KVCacheLayeringPolicy | None,
+        hook: DecisionHook | None,
+    ) -> None:
         self.tracer = tracer
         self.instruments = instruments
         self.policy = policy
         self.hook = hook
         self.faults = Faults(instruments)
 
-    def begin(self, client: Any, options: Any, parser: Callable[[ChatCall, Any], Any] | None = None) -> ChatCall | None:
+    def begin(
+        self, client: Any, options: Any, parser: Callable[[ChatCall, Any], Any] | None = None
+    ) -> ChatCall | None:
         """Decides for a request of the openai client.
 
         Args:
@@ -82,18 +93,36 @@ class Runtime:
             known = call_context()
             seam = "decide"
             learned = learner(knobs, self.faults.caught)
-            verdict = judge(reader(body), body, known, policy=self.policy, knobs=knobs, learned=learned.rule if learned else None)
+            verdict = judge(
+                reader(body),
+                body,
+                known,
+                policy=self.policy,
+                knobs=knobs,
+                learned=learned.rule if learned else None,
+            )
             seconds = time.perf_counter() - started
             seam = "hint"
             origin = _origin(client, options)
             policy = self.policy or knobs.policy
             allowed = knobs.targets.allow(origin, azure=_is_azure(client.__class__))
-            record, params = _settle(policy, verdict, knobs, body, origin, allowed=allowed, agent=known.agent_name)
+            record, params = _settle(
+                policy, verdict, knobs, body, origin, allowed=allowed, agent=known.agent_name
+            )
             lesson = verdict.lesson if allowed else None  # another's cache teaches nothing of ours
             seam = "span"
             theirs = spans.current_chat_span()
             span = theirs or spans.start_chat_span(self.tracer, body, record)
-            call = ChatCall(self, record, span, lesson, ours=theirs is None, origin=origin, seconds=seconds, knobs=knobs)
+            call = ChatCall(
+                self,
+                record,
+                span,
+                lesson,
+                ours=theirs is None,
+                origin=origin,
+                seconds=seconds,
+                knobs=knobs,
+            )
         except Exception as error:  # noqa: BLE001 - whatever fails here is ours, and the caller's call goes out untouched
             self.faults.caught(seam, error)
             return None
@@ -122,7 +151,9 @@ def _body(options: Any) -> Mapping[Any, Any] | None:
 
 def _origin(client: Any, options: Any) -> Origin:
     base = client.base_url
-    if "://" in options.url:  # as the client tells an absolute URL from a path, which may quote another in its query
+    if (
+        "://" in options.url
+    ):  # as the client tells an absolute URL from a path, which may quote another in its query
         url = type(base)(options.url)
         if not url.is_relative_url:
             return Origin.of(url)
@@ -174,7 +205,12 @@ def _settle(
         outcome = "rejected"
     else:
         outcome = "applied"
-        new = hint.hint_params(skip=decision.skip_save, keys=knobs.hint_keys, keep_tokens=keep, stats=knobs.cached_token_stats)
+        new = hint.hint_params(
+            skip=decision.skip_save,
+            keys=knobs.hint_keys,
+            keep_tokens=keep,
+            stats=knobs.cached_token_stats,
+        )
         params = {**(given or {}), **new} if new else None
     skip = hint.caller_skips(given) if callers else decision.skip_save
     model = body.get("model")
@@ -199,7 +235,11 @@ def _warn_of_cap(given: Any, origin: Origin) -> None:
     if hint.malformed_cap(given) and origin not in _malformed_said and len(_malformed_said) < 1000:
         _malformed_said.add(origin)
         kind = type(given[hint.MAX_OFFLOAD_KEY]).__name__
-        _log.warning("a caller's %s is a %s, on which vLLM's scheduler fails: it takes a plain int", hint.MAX_OFFLOAD_KEY, kind)
+        _log.warning(
+            "a caller's %s is a %s, on which vLLM's scheduler fails: it takes a plain int",
+            hint.MAX_OFFLOAD_KEY,
+            kind,
+        )
 
 
 class ChatCall:
@@ -246,7 +286,11 @@ class ChatCall:
         self.pulling = False
 
     def open(
-        self, options: Any, body: Mapping[Any, Any], params: dict[str, Any] | None, parser: Callable[[ChatCall, Any], Any] | None
+        self,
+        options: Any,
+        body: Mapping[Any, Any],
+        params: dict[str, Any] | None,
+        parser: Callable[[ChatCall, Any], Any] | None,
     ) -> bool:
         """Writes the decision on another's span and puts the hint on the request; false where that failed."""
         try:
@@ -290,7 +334,11 @@ class ChatCall:
             if not names_the_hint(error):
                 return None
             if _rejected.add(self._origin):
-                _log.warning("%s refuses %s; it is not sent there any more by this process", self._origin.host, hint.FIELD)
+                _log.warning(
+                    "%s refuses %s; it is not sent there any more by this process",
+                    self._origin.host,
+                    hint.FIELD,
+                )
             self._record = self._record._replace(outcome="rejected")
             spans.update_outcome(self.span, self._record)
         except Exception as ours:  # noqa: BLE001
@@ -302,7 +350,9 @@ class ChatCall:
         """The request has been answered or has failed: the outcome is known, and the request itself is needed no more."""
         self.options = self._plain = None
         try:
-            self._attributes = self._runtime.instruments.decided(self._record, self._seconds, self._context)
+            self._attributes = self._runtime.instruments.decided(
+                self._record, self._seconds, self._context
+            )
         except Exception as error:  # noqa: BLE001
             self._runtime.faults.caught("metrics", error)
 
@@ -346,9 +396,13 @@ class ChatCall:
                 spans.record_answer(self.span, self._answer, ours=True)
             if error is not None and self._ours:
                 spans.record_failure(self.span, error)
-            if self._attributes is not None:  # also where the stream broke off: its prompt had been processed
+            if (
+                self._attributes is not None
+            ):  # also where the stream broke off: its prompt had been processed
                 estimate = self._record.decision.signals.get("total_tokens", 0)
-                self._runtime.instruments.answered(self._attributes, self._answer, estimate, self._context)
+                self._runtime.instruments.answered(
+                    self._attributes, self._answer, estimate, self._context
+                )
             if self._lesson is not None and self._answer is not None:
                 self._lesson.learn(self._answer)
             self._log(error)
@@ -361,7 +415,9 @@ class ChatCall:
         knobs = self._knobs
         if knobs.decision_log is not None:
             entry = entry_of(self.span, self._record, self._answer, error)
-            decision_log(knobs.decision_log).write(entry, knobs.decision_log_bytes, self._runtime.faults.caught)
+            decision_log(knobs.decision_log).write(
+                entry, knobs.decision_log_bytes, self._runtime.faults.caught
+            )
 
     def _end_span(self) -> None:
         if self._ours:

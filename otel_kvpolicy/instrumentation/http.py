@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from opentelemetry.instrumentation import httpx as httpx_instrumentation
 
-__all__ = ["HttpInstrumentation"]
-
 _INSTRUMENTORS: Final = {"httpx": "HTTPXClientInstrumentor", "httpx2": "HTTPX2ClientInstrumentor"}
 """openai 3 rides httpx2, earlier ones httpx; pydantic-ai may bring either."""
 

@@ -18,18 +18,21 @@ from opentelemetry import trace
 from ..context import CallContext, call_context, within
 from ..policy import REUSE_HEAVY_ROLES, TOOL_AGENT_ROLE
 from ..telemetry import spans
-from .faults import Faults
-
-__all__ = ["PydanticAIPatches"]
+from ..telemetry.errors import Faults
 
 _MODELS: Final = "pydantic_ai.models.openai"
 _TRACING: Final = "pydantic_ai.capabilities.instrumentation"  # from 1.95
 _SEAMS: Final = {
-    _MODELS: (("OpenAIChatModel", "_completions_create"), ("OpenAIResponsesModel", "_responses_create")),
+    _MODELS: (
+        ("OpenAIChatModel", "_completions_create"),
+        ("OpenAIResponsesModel", "_responses_create"),
+    ),
     _TRACING: (("Instrumentation", "wrap_model_request"),),
 }
 
-_hooked: Final[set[str]] = set()  # import hooks cannot be taken back, so each is registered once in a process
+_hooked: Final[set[str]] = (
+    set()
+)  # import hooks cannot be taken back, so each is registered once in a process
 _active: list[PydanticAIPatches] = []
 
 
@@ -83,19 +86,29 @@ class PydanticAIPatches:
         except Exception as error:  # noqa: BLE001 - a pydantic-ai of another shape: calls are decided without what it knows
             self._faults.caught("pydantic_ai", error)
 
-    async def _model_request(self, wrapped: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _model_request(
+        self, wrapped: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Around one model attempt. A re-entry, as on the retry of a websocket, says the same again."""
         if not self._on:
             return await wrapped(*args, **kwargs)
         try:
-            known = _enriched(call_context(), kwargs.get("model_request_parameters", args[-1] if args else None))
+            known = _enriched(
+                call_context(), kwargs.get("model_request_parameters", args[-1] if args else None)
+            )
         except Exception as error:  # noqa: BLE001
             self._faults.caught("pydantic_ai", error)
             return await wrapped(*args, **kwargs)
         with within(known):
             return await wrapped(*args, **kwargs)
 
-    async def _traced_request(self, wrapped: Callable[..., Any], tracing: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _traced_request(
+        self,
+        wrapped: Callable[..., Any],
+        tracing: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """Around one model request of a traced run, before its chat span is opened."""
         span = trace.get_current_span()
         if not self._on or not spans.is_agent_span(span):
@@ -111,7 +124,9 @@ def _enriched(outer: CallContext, parameters: Any) -> CallContext:
     name = name if isinstance(name, str) and name else None
     metadata = getattr(run, "metadata", None)
     role = metadata.get("role") if isinstance(metadata, Mapping) else None
-    role = role if isinstance(role, str) and role else outer.role or _inferred_role(name, parameters)
+    role = (
+        role if isinstance(role, str) and role else outer.role or _inferred_role(name, parameters)
+    )
     return outer._replace(role=role, agent_name=name or outer.agent_name)
 
 

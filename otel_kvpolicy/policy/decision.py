@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["SKIP_SAVE_KEY", "KVCacheDecision", "reason_code"]
-
 _set: Final = object.__setattr__  # a frozen model refuses its own
 
 SKIP_SAVE_KEY: Final = "lmcache.skip_save"
@@ -42,7 +40,9 @@ class KVCacheDecision(BaseModel):
     enabled: bool = True
 
     @classmethod
-    def trusted(cls, *, cache_worthy: bool, score: float, reasons: list[str], signals: dict[str, int]) -> KVCacheDecision:
+    def trusted(
+        cls, *, cache_worthy: bool, score: float, reasons: list[str], signals: dict[str, int]
+    ) -> KVCacheDecision:
         """An enabled decision made of values that need no validation, for a rule's own use on the path of each call.
 
         Validation is a third of what a decision costs. This sets what ``BaseModel.model_construct`` sets (pydantic 2.10 to 2.14), without
@@ -67,7 +67,7 @@ class KVCacheDecision(BaseModel):
     def kv_transfer_params(self) -> dict[str, Any]:
         """The decision in LMCache's in-process spelling: ``{"lmcache.skip_save": bool}``, ``{}`` when disabled.
 
-        What is really sent holds more where the call is skipped: see :mod:`otel_kvpolicy.hint`.
+        What is really sent holds more where the call is skipped: see :mod:`otel_kvpolicy.hints.lmcache`.
         """
         return {SKIP_SAVE_KEY: self.skip_save} if self.enabled else {}
 

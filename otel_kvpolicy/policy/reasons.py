@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "LARGE_FIXED_CONTEXT",
-    "LARGE_RAG_CONTEXT",
-    "LONG_SHARED_PREFIX",
-    "MULTI_TURN_CONVERSATION",
-    "ONE_OFF_SHORT_PROMPT",
-    "POLICY_DISABLED",
-    "REASONS",
-    "REUSE_EXPECTED",
-    "REUSE_HEAVY_ROLE",
-    "REUSE_UNLIKELY",
-    "SHARED_PREFIX_LOST",
-]
-
 LONG_SHARED_PREFIX: Final = "long_shared_prefix"
 MULTI_TURN_CONVERSATION: Final = "multi_turn_conversation"
 LARGE_FIXED_CONTEXT: Final = "large_fixed_context"

@@ -10,28 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = [
-    "REPLY_ROLES",
-    "SIGNALS",
-    "CallText",
-    "Outlined",
-    "content_chars",
-    "estimate",
-    "history_text",
-    "json_chars",
-    "message_chars",
-    "speaker",
-]
-
 _MAX_VALUES: Final = 100_000
 """Values visited in one content with all its parts, or in one tool list. What is left uncounted beyond it changes no verdict: so much is
 stored anyway."""
 
 # Fields that carry prompt text, in the content parts and items of chat completions and responses, and in the parts of pydantic-ai.
-_TEXT_FIELDS: Final = ("text", "content", "refusal", "thinking", "output", "arguments", "summary", "name", "args")
+_TEXT_FIELDS: Final = (
+    "text",
+    "content",
+    "refusal",
+    "thinking",
+    "output",
+    "arguments",
+    "summary",
+    "name",
+    "args",
+)
 
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
-_MEDIA_PARTS: Final = ("image_url", "input_image", "input_audio", "file", "input_file", "audio_url", "video_url")
+_MEDIA_PARTS: Final = (
+    "image_url",
+    "input_image",
+    "input_audio",
+    "file",
+    "input_file",
+    "audio_url",
+    "video_url",
+)
 
 REPLY_ROLES: Final = frozenset({"assistant", "response", "model"})
 """Who speaks in a model reply: OpenAI's ``role``, pydantic-ai's ``kind``, Gemini's ``role``."""
@@ -60,7 +65,15 @@ class Outlined(CallText):
     sizes: Sequence[int]
 
 
-SIGNALS: Final = ("prefix_tokens", "tool_tokens", "history_tokens", "rag_tokens", "user_tokens", "total_tokens", "history_turns")
+SIGNALS: Final = (
+    "prefix_tokens",
+    "tool_tokens",
+    "history_tokens",
+    "rag_tokens",
+    "user_tokens",
+    "total_tokens",
+    "history_turns",
+)
 """What a decision's ``signals`` hold. ``prefix_tokens`` includes ``tool_tokens``; ``total_tokens`` is prefix, history, rag and user."""
 
 
@@ -118,7 +131,9 @@ def _walk(content: Any, left: int, around: int = _IN_TEXT) -> tuple[int, int]:
     Depth first, as JSON is written, so that no more is remembered than the way down.
     """
     chars = 0
-    above: dict[int, tuple[Any, Iterator[Any], int]] = {}  # what the value in hand stands in, with what is still to come of each
+    above: dict[
+        int, tuple[Any, Iterator[Any], int]
+    ] = {}  # what the value in hand stands in, with what is still to come of each
     values = iter((content,))
     while True:
         for value in values:
@@ -146,7 +161,9 @@ def _walk(content: Any, left: int, around: int = _IN_TEXT) -> tuple[int, int]:
 def _opened(value: Any, around: int) -> tuple[int, Sequence[Any], int]:
     """What a value is made of: characters between its parts, the parts, and what stands around each."""
     if type(value) is dict or isinstance(value, Mapping):
-        if around or not isinstance(value.get("type"), str):  # data, such as what a tool returned: it reaches the prompt as JSON
+        if around or not isinstance(
+            value.get("type"), str
+        ):  # data, such as what a tool returned: it reaches the prompt as JSON
             return 4 * len(value) or 2, [*value, *value.values()], _IN_JSON
         return 0, [value[field] for field in _TEXT_FIELDS if field in value], around
     if isinstance(value, (list, tuple)):
@@ -179,7 +196,10 @@ def call_chars(calls: Any) -> int:
     """Characters of a reply's tool calls: the names and arguments of the functions called."""
     if not isinstance(calls, (list, tuple)):
         return 0
-    functions = [call.get("function") if isinstance(call, Mapping) else getattr(call, "function", None) for call in calls]
+    functions = [
+        call.get("function") if isinstance(call, Mapping) else getattr(call, "function", None)
+        for call in calls
+    ]
     return sum(
         content_chars(function.get("name")) + content_chars(function.get("arguments"))
         if isinstance(function, Mapping)
@@ -190,7 +210,11 @@ def call_chars(calls: Any) -> int:
 
 def speaker(message: Any) -> str | None:
     """Whose message it is, where one can tell: an OpenAI ``role``, a pydantic-ai ``kind``."""
-    said = message.get("role") if isinstance(message, Mapping) else getattr(message, "kind", None) or getattr(message, "role", None)
+    said = (
+        message.get("role")
+        if isinstance(message, Mapping)
+        else getattr(message, "kind", None) or getattr(message, "role", None)
+    )
     return said if isinstance(said, str) else None
 
 
@@ -199,7 +223,9 @@ def history_text(message_history: Any) -> tuple[int, int]:
 
     A turn is one earlier model reply. Where no message says whose it is, the number of messages. Odd shapes count as zero.
     """
-    if isinstance(message_history, (str, bytes, bytearray, Mapping)) or not isinstance(message_history, Sequence):
+    if isinstance(message_history, (str, bytes, bytearray, Mapping)) or not isinstance(
+        message_history, Sequence
+    ):
         return 0, 0
     chars = replies = 0
     told = False

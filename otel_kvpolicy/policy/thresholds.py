@@ -16,22 +16,14 @@ from .reasons import (
 )
 from .signals import CallText, content_chars, estimate, history_text, json_chars
 
-__all__ = [
-    "DEFAULT_CHARS_PER_TOKEN",
-    "DEFAULT_MIN_CONTEXT_TOKENS",
-    "DEFAULT_MIN_HISTORY_TURNS",
-    "DEFAULT_MIN_PREFIX_TOKENS",
-    "REUSE_HEAVY_ROLES",
-    "TOOL_AGENT_ROLE",
-    "KVCacheLayeringPolicy",
-]
-
 DEFAULT_MIN_PREFIX_TOKENS: Final = 1024
 DEFAULT_MIN_CONTEXT_TOKENS: Final = 2048
 DEFAULT_MIN_HISTORY_TURNS: Final = 1
 DEFAULT_CHARS_PER_TOKEN: Final = 4.0
 
-REUSE_HEAVY_ROLES: Final = frozenset({"chat", "orchestrator", "planner", "router", "assistant", "conversation"})
+REUSE_HEAVY_ROLES: Final = frozenset(
+    {"chat", "orchestrator", "planner", "router", "assistant", "conversation"}
+)
 
 TOOL_AGENT_ROLE: Final = "tool_agent"
 """The role of an agent with tools that names no other: its next step starts with this call's prompt. As weak a prior as any role."""
@@ -48,7 +40,9 @@ def _check(name: str, value: float, minimum: float, strict: bool = False) -> Non
         or not (value > minimum if strict else value >= minimum)
         or value == float("inf")
     ):
-        raise ValueError(f"{name} must be a finite number {'above' if strict else 'of at least'} {minimum:g}, not {value!r}")
+        raise ValueError(
+            f"{name} must be a finite number {'above' if strict else 'of at least'} {minimum:g}, not {value!r}"
+        )
 
 
 def _tips(role: Any) -> bool:
@@ -71,7 +65,13 @@ class KVCacheLayeringPolicy:
 
     rule: Final = "thresholds"
 
-    __slots__ = ("chars_per_token", "enabled", "min_context_tokens", "min_history_turns", "min_prefix_tokens")
+    __slots__ = (
+        "chars_per_token",
+        "enabled",
+        "min_context_tokens",
+        "min_history_turns",
+        "min_prefix_tokens",
+    )
 
     def __init__(
         self,
@@ -130,7 +130,11 @@ class KVCacheLayeringPolicy:
         if not self.enabled:
             return _DISABLED
         signals = estimate(text, self.chars_per_token)
-        prefix, total, turns = signals["prefix_tokens"], signals["total_tokens"], signals["history_turns"]
+        prefix, total, turns = (
+            signals["prefix_tokens"],
+            signals["total_tokens"],
+            signals["history_turns"],
+        )
         context = self.min_context_tokens
         score = total / context if context else 1.0
         reasons = []
@@ -142,7 +146,9 @@ class KVCacheLayeringPolicy:
         if total >= context:
             reasons.append(f"{LARGE_FIXED_CONTEXT}({total}>={context}t)")
         if text.rag_chars and signals["rag_tokens"] >= self.min_prefix_tokens:
-            reasons.append(f"{LARGE_RAG_CONTEXT}({signals['rag_tokens']}>={self.min_prefix_tokens}t)")
+            reasons.append(
+                f"{LARGE_RAG_CONTEXT}({signals['rag_tokens']}>={self.min_prefix_tokens}t)"
+            )
         if not reasons and role is not None and _tips(role) and total >= context / 2:
             reasons.append(f"{REUSE_HEAVY_ROLE}({role})")
         return KVCacheDecision.trusted(
@@ -156,4 +162,6 @@ class KVCacheLayeringPolicy:
         return f"KVCacheLayeringPolicy({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
 
 
-_DISABLED: Final = KVCacheDecision(cache_worthy=False, skip_save=False, reasons=[POLICY_DISABLED], enabled=False)
+_DISABLED: Final = KVCacheDecision(
+    cache_worthy=False, skip_save=False, reasons=[POLICY_DISABLED], enabled=False
+)

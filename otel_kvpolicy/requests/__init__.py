@@ -6,13 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..policy import CallText
+from .answer import Answer, read_answer, read_chunk
 from .chat import read_chat
 from .responses import read_responses
-from .usage import Answer, read_answer, read_chunk
 
-__all__ = ["READERS", "Answer", "read_answer", "read_chat", "read_chunk", "read_responses", "reader_of"]
+__all__ = [
+    "READERS",
+    "Answer",
+    "read_answer",
+    "read_chat",
+    "read_chunk",
+    "read_responses",
+    "reader_of",
+]
 
-READERS: Final[dict[str, Callable[[Mapping[Any, Any]], CallText]]] = {"/chat/completions": read_chat, "/responses": read_responses}
+READERS: Final[dict[str, Callable[[Mapping[Any, Any]], CallText]]] = {
+    "/chat/completions": read_chat,
+    "/responses": read_responses,
+}
 """The paths whose calls are decided, and what reads their bodies."""
 
 

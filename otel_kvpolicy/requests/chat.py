@@ -8,8 +8,6 @@ from typing import Any, Final
 from ..policy.signals import CallText, Outlined, call_chars, content_chars, message_chars, speaker
 from .tools import tool_chars
 
-__all__ = ["SYSTEM_ROLES", "read_chat"]
-
 SYSTEM_ROLES: Final = ("system", "developer")
 _REPLY: Final = "assistant"
 
@@ -25,19 +23,28 @@ def read_chat(body: Mapping[Any, Any]) -> CallText:
         messages = ()
     try:
         roles = [message["role"] for message in messages]
-        sizes = [len(content) if type(content := message["content"]) is str else content_chars(content) for message in messages]
+        sizes = [
+            len(content) if type(content := message["content"]) is str else content_chars(content)
+            for message in messages
+        ]
         if "tool" in roles:  # only then has a reply called any
             for at, role in enumerate(roles):
                 if role == _REPLY and "tool_calls" in messages[at]:
                     sizes[at] += call_chars(messages[at]["tool_calls"])
-    except (KeyError, TypeError, IndexError):  # a message without content, or one that is no mapping
+    except (
+        KeyError,
+        TypeError,
+        IndexError,
+    ):  # a message without content, or one that is no mapping
         roles, sizes = _any_shape(messages)
     tools = body.get("tools") or body.get("functions")
     return _divide(roles, sizes, tool_chars(tools) if tools else 0)
 
 
 def _any_shape(messages: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    return [speaker(message) for message in messages], [message_chars(message) for message in messages]
+    return [speaker(message) for message in messages], [
+        message_chars(message) for message in messages
+    ]
 
 
 def _divide(roles: list[Any], sizes: list[int], tools: int) -> CallText:

@@ -9,8 +9,6 @@ from ..policy.signals import CallText, content_chars
 from .chat import SYSTEM_ROLES
 from .tools import tool_chars
 
-__all__ = ["read_responses"]
-
 
 def read_responses(body: Mapping[Any, Any]) -> CallText:
     """Counts a Responses API request.
@@ -30,7 +28,9 @@ def read_responses(body: Mapping[Any, Any]) -> CallText:
     for item in given if isinstance(given, (list, tuple)) else ():
         role, kind = _field(item, "role"), _field(item, "type")
         chars = _item_chars(item, kind)
-        if role == "assistant" or (role is None and isinstance(kind, str) and not kind.endswith("_output")):
+        if role == "assistant" or (
+            role is None and isinstance(kind, str) and not kind.endswith("_output")
+        ):
             turns += not in_reply
             history += since_reply + chars
             since_reply, leading, in_reply = 0, False, True

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from ..policy.signals import json_chars
 
-__all__ = ["tool_chars"]
-
 _MAX_KNOWN: Final = 1024
 _known: dict[tuple[Any, ...], int] = {}
 
@@ -24,7 +22,11 @@ def tool_chars(tools: Any) -> int:
     try:
         outline = _outline(tools)
         known = _known.get(outline)
-    except (KeyError, TypeError, AttributeError):  # tools of another kind, such as the Responses API's built-in ones
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # tools of another kind, such as the Responses API's built-in ones
         return json_chars(tools)
     if known is None:
         if len(_known) >= _MAX_KNOWN:
@@ -37,5 +39,10 @@ def _outline(tools: Any) -> tuple[Any, ...]:
     outline: list[Any] = []
     for tool in tools:
         function = tool.get("function", tool)
-        outline += (function["name"], len(function["description"]), len(function["parameters"]["properties"]), len(tool))
+        outline += (
+            function["name"],
+            len(function["description"]),
+            len(function["parameters"]["properties"]),
+            len(tool),
+        )
     return tuple(outline)

@@ -10,6 +10,8 @@ try:
     from .server import StandIn
 except ModuleNotFoundError as missing:
     package = (missing.name or "").partition(".")[0]
-    raise ModuleNotFoundError(f"the stand-in needs {package}: pip install 'otel-kvpolicy[demo]'", name=package) from None
+    raise ModuleNotFoundError(
+        f"the stand-in needs {package}: pip install 'otel-kvpolicy[demo]'", name=package
+    ) from None
 
 __all__ = ["CHUNK_TOKENS", "FAULT_HEADER", "Options", "RecordedRequest", "StandIn"]

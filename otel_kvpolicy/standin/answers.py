@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from .prompt import BYTES_PER_TOKEN, token_count
 
-__all__ = ["Answer", "ToolCall", "answer"]
-
 _SENTENCE: Final = "This is the stand-in: it counts what the caches do and has nothing else to say."
 _MAX_DEPTH: Final = 16
 
@@ -50,7 +48,11 @@ class Answer:
 
 
 def answer(
-    messages: Sequence[Any], tools: Sequence[Any], tool_choice: Any, schema: Mapping[str, Any] | None, max_tokens: int | None
+    messages: Sequence[Any],
+    tools: Sequence[Any],
+    tool_choice: Any,
+    schema: Mapping[str, Any] | None,
+    max_tokens: int | None,
 ) -> Answer:
     """The reply to a conversation.
 
@@ -66,14 +68,19 @@ def answer(
     """
     chosen = _chosen(messages, tools, tool_choice)
     if chosen is not None:
-        return Answer("", ToolCall(chosen["name"], json.dumps(_example(chosen.get("parameters") or {}, {}, 0))))
+        return Answer(
+            "",
+            ToolCall(chosen["name"], json.dumps(_example(chosen.get("parameters") or {}, {}, 0))),
+        )
     if schema is not None:
         return Answer(json.dumps(_example(schema, schema.get("$defs", {}), 0)))
     limit = len(_SENTENCE) if max_tokens is None else max_tokens * BYTES_PER_TOKEN
     return Answer(_SENTENCE[:limit], complete=limit >= len(_SENTENCE))
 
 
-def _chosen(messages: Sequence[Any], tools: Sequence[Any], tool_choice: Any) -> Mapping[str, Any] | None:
+def _chosen(
+    messages: Sequence[Any], tools: Sequence[Any], tool_choice: Any
+) -> Mapping[str, Any] | None:
     if not tools or tool_choice == "none":
         return None
     if tool_choice == "required":
@@ -97,7 +104,9 @@ def _example(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
     if depth > _MAX_DEPTH:
         return None
     if "$ref" in schema:
-        return _example(definitions.get(str(schema["$ref"]).rpartition("/")[2]), definitions, depth + 1)
+        return _example(
+            definitions.get(str(schema["$ref"]).rpartition("/")[2]), definitions, depth + 1
+        )
     for choice in ("anyOf", "oneOf", "allOf"):
         if schema.get(choice):
             return _example(schema[choice][0], definitions, depth + 1)
@@ -112,9 +121,15 @@ def _example_of_type(schema: Mapping[str, Any], definitions: Mapping[str, Any], 
     if kind == "object":
         properties = _mapping(schema.get("properties"))
         required = schema.get("required") or []
-        return {name: _example(properties.get(name, {"type": "string"}), definitions, depth + 1) for name in required}
+        return {
+            name: _example(properties.get(name, {"type": "string"}), definitions, depth + 1)
+            for name in required
+        }
     if kind == "array":
-        return [_example(schema.get("items", {}), definitions, depth + 1) for _ in range(schema.get("minItems", 0))]
+        return [
+            _example(schema.get("items", {}), definitions, depth + 1)
+            for _ in range(schema.get("minItems", 0))
+        ]
     if kind in {"integer", "number"}:
         return schema.get("minimum", 1)
     return {"string": "x" * max(schema.get("minLength", 0), 4), "boolean": True}.get(kind)

@@ -26,8 +26,6 @@ from .prompt import Prompt
 from .responses import ResponsesCall
 from .strict import refuse_unknown
 
-__all__ = ["FAULT_HEADER", "AskedFaultError", "RecordedRequest", "lmcache_app", "vllm_app"]
-
 FAULT_HEADER: Final = "x-standin-fault"
 """Request header asking for a fault in this one answer: ``stall``, ``reset``, ``broken_sse`` or an HTTP status."""
 
@@ -65,7 +63,9 @@ class _RefusedError(Exception):
 
 
 def _error(status: int, message: str, kind: str, param: str | None = None) -> _RefusedError:
-    return _RefusedError(status, {"error": {"message": message, "type": kind, "param": param, "code": status}})
+    return _RefusedError(
+        status, {"error": {"message": message, "type": kind, "param": param, "code": status}}
+    )
 
 
 class _VLLM:
@@ -83,7 +83,9 @@ class _VLLM:
     async def responses(self, request: Request) -> Response:
         return await self._serve(request, self._responses, "input")
 
-    async def _serve(self, request: Request, endpoint: Callable[[Mapping[str, Any], str], _Reply], required: str) -> Response:
+    async def _serve(
+        self, request: Request, endpoint: Callable[[Mapping[str, Any], str], _Reply], required: str
+    ) -> Response:
         started = self.page.started()
         reply: _Reply | None = None
         try:
@@ -93,7 +95,9 @@ class _VLLM:
             reply = endpoint(body, secrets.token_hex(8))
             self.page.prefilled(reply.prefill, started)
             if body.get("stream"):
-                return StreamingResponse(self._stream(reply, started, request), media_type="text/event-stream")
+                return StreamingResponse(
+                    self._stream(reply, started, request), media_type="text/event-stream"
+                )
             if request.headers.get(FAULT_HEADER) == "stall":
                 await _hang_up(request)
                 self.page.ended(started, "abort")
@@ -121,7 +125,11 @@ class _VLLM:
             raise _error(int(fault), "The stand-in was asked to fail this call.", "StandInFault")
         if self.failures_left:
             self.failures_left -= 1
-            raise _error(self.options.fail_status, "The stand-in was told to fail its first calls.", "StandInFault")
+            raise _error(
+                self.options.fail_status,
+                "The stand-in was told to fail its first calls.",
+                "StandInFault",
+            )
         if not isinstance(body, dict):
             raise _invalid("json_invalid", "body", "JSON decode error")
         body = {"model": self.options.models[0], **body}
@@ -129,11 +137,16 @@ class _VLLM:
         return body
 
     def _check_key(self, request: Request) -> None:
-        if self.options.api_key is not None and request.headers.get("authorization") != f"Bearer {self.options.api_key}":
+        if (
+            self.options.api_key is not None
+            and request.headers.get("authorization") != f"Bearer {self.options.api_key}"
+        ):
             raise _RefusedError(401, {"error": "Unauthorized"})
 
     def _check(self, path: str, body: dict[str, Any], required: str) -> None:
-        if self.options.strict is not None and (refusal := refuse_unknown(self.options.strict, path, body)):
+        if self.options.strict is not None and (
+            refusal := refuse_unknown(self.options.strict, path, body)
+        ):
             raise _RefusedError(refusal.status, refusal.body)
         if not body.get(required):
             raise _invalid("missing", f"body.{required}", "Field required")
@@ -141,9 +154,13 @@ class _VLLM:
             raise _invalid("list_type", "body.messages", "Input should be a valid list")
         params = body.get("kv_transfer_params")
         if params is not None and not isinstance(params, dict):
-            raise _invalid("dict_type", "body.kv_transfer_params", "Input should be a valid dictionary")
+            raise _invalid(
+                "dict_type", "body.kv_transfer_params", "Input should be a valid dictionary"
+            )
         if body["model"] not in self.options.models:
-            raise _error(404, f"The model `{body['model']}` does not exist.", "NotFoundError", "model")
+            raise _error(
+                404, f"The model `{body['model']}` does not exist.", "NotFoundError", "model"
+            )
 
     def _prefill(self, text: str, body: Mapping[str, Any]) -> Prefill:
         prompt = Prompt.of(text, body.get("cache_salt") or "")
@@ -168,7 +185,10 @@ class _VLLM:
             call.finish_reason if call.finish_reason == "length" else "stop",
             call.reply.tokens,
             lambda: call.plain(prefill, details, self._returned_params(body, prefill)),
-            lambda: (*(_data(chunk) for chunk in call.chunks(prefill, details)), "data: [DONE]\n\n"),
+            lambda: (
+                *(_data(chunk) for chunk in call.chunks(prefill, details)),
+                "data: [DONE]\n\n",
+            ),
         )
 
     def _responses(self, body: Mapping[str, Any], unique: str) -> _Reply:
@@ -176,7 +196,12 @@ class _VLLM:
         previous = body.get("previous_response_id")
         if previous is not None:
             if previous not in self.conversations:
-                raise _error(404, f"Response with id '{previous}' not found.", "invalid_request_error", "response_id")
+                raise _error(
+                    404,
+                    f"Response with id '{previous}' not found.",
+                    "invalid_request_error",
+                    "response_id",
+                )
             earlier = self.conversations[previous]
         call = ResponsesCall.of(body, earlier, int(time.time()), unique)
         prefill = self._prefill(call.text, body)
@@ -188,19 +213,28 @@ class _VLLM:
             call.finish_reason,
             call.reply.tokens,
             lambda: call.plain(prefill, self._returned_params(body, prefill)),
-            lambda: tuple(f"event: {event['type']}\n{_data(event)}" for event in call.events(prefill)),
+            lambda: tuple(
+                f"event: {event['type']}\n{_data(event)}" for event in call.events(prefill)
+            ),
         )
 
     def _returned_params(self, body: Mapping[str, Any], prefill: Prefill) -> dict[str, Any] | None:
         """LMCache's multi-process connector tells its share of a call that asks for it."""
         params = body.get("kv_transfer_params")
-        if self.options.mode != "mp" or self.options.vendored_connector or not params or "cached_token_stats" not in params:
+        if (
+            self.options.mode != "mp"
+            or self.options.vendored_connector
+            or not params
+            or "cached_token_stats" not in params
+        ):
             return None
         return {
             "cached_token_stats": {
                 "num_vllm_cached_tokens": prefill.gpu_tokens,
                 "num_lmcache_cached_tokens": prefill.lmcache_tokens,
-                "num_lmcache_extra_cached_tokens": max(0, prefill.lmcache_tokens - prefill.gpu_tokens),
+                "num_lmcache_extra_cached_tokens": max(
+                    0, prefill.lmcache_tokens - prefill.gpu_tokens
+                ),
             }
         }
 
@@ -263,7 +297,9 @@ class _DroppedResponse(JSONResponse):
     """Sends its headers and drops the connection before its body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         raise AskedFaultError
 
 
@@ -387,15 +423,36 @@ def _status(engine: Engine) -> dict[str, Any]:
 
 
 def _config(options: Options) -> dict[str, Any]:
-    eviction = {"eviction_policy": "LRU", "trigger_watermark": options.eviction_watermark, "eviction_ratio": options.eviction_ratio}
-    adapters = [{"affinity_tag": "_default", "shared": False, "eviction_config": eviction}] if options.l2_bytes else []
+    eviction = {
+        "eviction_policy": "LRU",
+        "trigger_watermark": options.eviction_watermark,
+        "eviction_ratio": options.eviction_ratio,
+    }
+    adapters = (
+        [{"affinity_tag": "_default", "shared": False, "eviction_config": eviction}]
+        if options.l2_bytes
+        else []
+    )
     return {
-        "mp": {"chunk_size": CHUNK_TOKENS, "engine_type": "default", "separate_object_groups": False},
+        "mp": {
+            "chunk_size": CHUNK_TOKENS,
+            "engine_type": "default",
+            "separate_object_groups": False,
+        },
         "storage_manager": {
-            "l1_manager_config": {"memory_config": {"size_in_bytes": options.l1_bytes}, "tag": "_default", "eviction": eviction},
+            "l1_manager_config": {
+                "memory_config": {"size_in_bytes": options.l1_bytes},
+                "tag": "_default",
+                "eviction": eviction,
+            },
             "l2_adapter_config": {"adapters": adapters},
             "store_policy": "default",
             "prefetch_policy": "default",
         },
-        "observability": {"enabled": True, "metrics_enabled": options.serve_metrics, "metrics_sample_rate": 1.0, "otlp_endpoint": None},
+        "observability": {
+            "enabled": True,
+            "metrics_enabled": options.serve_metrics,
+            "metrics_sample_rate": 1.0,
+            "otlp_endpoint": None,
+        },
     }

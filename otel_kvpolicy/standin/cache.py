@@ -6,8 +6,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Counts", "Lookup", "Tier", "TieredCache"]
-
 Key = bytes
 """Chained hash of a chunk: it stands for the chunk and for all that comes before it."""
 
@@ -50,7 +48,9 @@ class Tier:
         ratio: share of the held chunks that an eviction takes, at least one.
     """
 
-    def __init__(self, capacity_bytes: int, chunk_bytes: int, watermark: float, ratio: float) -> None:
+    def __init__(
+        self, capacity_bytes: int, chunk_bytes: int, watermark: float, ratio: float
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.chunk_bytes = chunk_bytes
         self._watermark = watermark
@@ -127,7 +127,9 @@ class TieredCache:
         """Finds the longest contiguous prefix in L1 and L2 and loads what only L2 has."""
         from_l1 = self.l1.prefix(keys)
         found = from_l1
-        while found < len(keys) and (keys[found] in self.l1 or (self.l2 is not None and keys[found] in self.l2)):
+        while found < len(keys) and (
+            keys[found] in self.l1 or (self.l2 is not None and keys[found] in self.l2)
+        ):
             found += 1
         if self.l2 is not None:
             self._count("l2_prefetch_lookup_requests", 1)

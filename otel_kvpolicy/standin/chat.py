@@ -10,8 +10,6 @@ from .answers import Answer, answer
 from .engine import Prefill
 from .prompt import render
 
-__all__ = ["ChatCall"]
-
 
 @dataclass(frozen=True)
 class ChatCall:
@@ -33,10 +31,18 @@ class ChatCall:
     def of(cls, body: Mapping[str, Any], created: int, unique: str) -> ChatCall:
         """Reads a request and makes up its reply."""
         tools = [
-            tool["function"] for tool in body.get("tools") or [] if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
+            tool["function"]
+            for tool in body.get("tools") or []
+            if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
         ]
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
-        reply = answer(body["messages"], tools, body.get("tool_choice"), _schema(body.get("response_format")), limit)
+        reply = answer(
+            body["messages"],
+            tools,
+            body.get("tool_choice"),
+            _schema(body.get("response_format")),
+            limit,
+        )
         return cls(body, reply, created, f"chatcmpl-{unique}")
 
     @property
@@ -60,16 +66,31 @@ class ChatCall:
             "completion_tokens": completion,
         }
         if details:
-            usage["prompt_tokens_details"] = {"cached_tokens": prefill.cached_tokens, "created_cache_tokens": prefill.new_gpu_tokens}
+            usage["prompt_tokens_details"] = {
+                "cached_tokens": prefill.cached_tokens,
+                "created_cache_tokens": prefill.new_gpu_tokens,
+            }
         return usage
 
-    def plain(self, prefill: Prefill, details: bool, kv_transfer_params: Mapping[str, Any] | None) -> dict[str, Any]:
+    def plain(
+        self, prefill: Prefill, details: bool, kv_transfer_params: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """The whole answer."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.reply.text or None, "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": self.reply.text or None,
+            "refusal": None,
+        }
         if self.reply.tool_call:
             message["tool_calls"] = [self._tool_call()]
         choices = [
-            {"index": index, "message": message, "logprobs": None, "finish_reason": self.finish_reason, "stop_reason": None}
+            {
+                "index": index,
+                "message": message,
+                "logprobs": None,
+                "finish_reason": self.finish_reason,
+                "stop_reason": None,
+            }
             for index in range(self._n)
         ]
         return {
@@ -91,7 +112,11 @@ class ChatCall:
             yield self._chunk(index, {}, self.finish_reason)
         options = self.body.get("stream_options")
         if isinstance(options, Mapping) and options.get("include_usage"):
-            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self.usage(prefill, details)}
+            yield {
+                **self._head("chat.completion.chunk"),
+                "choices": [],
+                "usage": self.usage(prefill, details),
+            }
 
     @property
     def _n(self) -> int:
@@ -100,14 +125,20 @@ class ChatCall:
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body["model"]}
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish_reason: str | None = None
+    ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def _tool_call(self) -> dict[str, Any]:
         call = self.reply.tool_call
         assert call is not None
-        return {"id": f"call_{self.id[-16:]}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        return {
+            "id": f"call_{self.id[-16:]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
 
 
 def _schema(response_format: Any) -> Mapping[str, Any] | None:

@@ -21,8 +21,6 @@ from .cache import Counts, Lookup, Tier, TieredCache
 from .options import CHUNK_TOKENS, GPU_BLOCK_TOKENS, Options
 from .prompt import Prompt
 
-__all__ = ["Engine", "EngineDeadError", "Prefill"]
-
 _logger = logging.getLogger(__name__)
 
 
@@ -72,7 +70,12 @@ class Engine:
         self.labels = {"model_name": f"/models/{options.models[0]}", "cache_salt": ""}
 
     def _tier(self, capacity: int) -> Tier:
-        return Tier(capacity, self.options.chunk_bytes, self.options.eviction_watermark, self.options.eviction_ratio)
+        return Tier(
+            capacity,
+            self.options.chunk_bytes,
+            self.options.eviction_watermark,
+            self.options.eviction_ratio,
+        )
 
     def prefill(self, prompt: Prompt, kv_transfer_params: Mapping[str, Any] | None) -> Prefill:
         """Serves a prompt from the caches, then stores what the rules say.
@@ -124,7 +127,9 @@ class Engine:
     def _store(self, prompt: Prompt, found: Lookup, params: dict[str, Any]) -> int:
         if self.options.mode == "none":
             if params:
-                _logger.warning("kv_transfer_params given, but no KV connector is configured: ignored")
+                _logger.warning(
+                    "kv_transfer_params given, but no KV connector is configured: ignored"
+                )
             return 0
         if not self.options.reads_hints:
             params = {}
@@ -142,5 +147,9 @@ class Engine:
             return int(min(tokens, cap))
         except TypeError as error:
             self.dead = True
-            _logger.critical("lmcache.max_offload_tokens=%r kills vLLM's engine: %s. Send a plain int, never anything else", cap, error)
+            _logger.critical(
+                "lmcache.max_offload_tokens=%r kills vLLM's engine: %s. Send a plain int, never anything else",
+                cap,
+                error,
+            )
             raise EngineDeadError from error

@@ -15,8 +15,6 @@ from starlette.types import ASGIApp
 
 from .app import AskedFaultError
 
-__all__ = ["LoopbackServer", "address", "listen"]
-
 _STOP_SECONDS: Final = 2
 _PATIENCE_SECONDS: Final = 10.0
 
@@ -35,7 +33,9 @@ def listen(host: str, port: int) -> socket.socket:
     if not loopback:
         raise ValueError(f"the stand-in listens on loopback only, not on {host!r}")
     # asyncio sets TCP_NODELAY only where the protocol is named; without it every answer waits 40 ms for a delayed acknowledgement.
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -65,7 +65,12 @@ class LoopbackServer:
     def __init__(self, app: ASGIApp, listeners: Sequence[socket.socket], name: str) -> None:
         self._listeners = list(listeners)
         config = uvicorn.Config(
-            app, lifespan="off", log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=_STOP_SECONDS
+            app,
+            lifespan="off",
+            log_level="error",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=_STOP_SECONDS,
         )
         self._server = _Server(config)
         self._thread = threading.Thread(target=self.serve, name=name, daemon=True)
@@ -83,7 +88,9 @@ class LoopbackServer:
         """Stops the server and frees its ports. Calls that hang are cut."""
         self._server.should_exit = True
         if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS + _PATIENCE_SECONDS)  # a daemon: whatever keeps it, nobody has to wait for that
+            self._thread.join(
+                _STOP_SECONDS + _PATIENCE_SECONDS
+            )  # a daemon: whatever keeps it, nobody has to wait for that
         for each in self._listeners:
             each.close()
 
@@ -100,4 +107,7 @@ class _Server(uvicorn.Server):
 
 
 def _is_no_asked_fault(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], (AskedFaultError, asyncio.CancelledError)))
+    return not (
+        record.exc_info
+        and isinstance(record.exc_info[1], (AskedFaultError, asyncio.CancelledError))
+    )

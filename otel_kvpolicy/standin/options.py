@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["CHUNK_TOKENS", "GPU_BLOCK_TOKENS", "Mode", "Options", "StrictStyle"]
-
 Mode = Literal["mp", "in_process", "none"]
 """How vLLM reaches LMCache: through its multi-process server, its in-process connector, or not at all."""
 
 StrictStyle = Literal[
-    "openai", "openai_responses", "azure", "mistral", "mistral_text", "nim", "groq", "gemini", "anthropic", "fireworks", "vllm_2024"
+    "openai",
+    "openai_responses",
+    "azure",
+    "mistral",
+    "mistral_text",
+    "nim",
+    "groq",
+    "gemini",
+    "anthropic",
+    "fireworks",
+    "vllm_2024",
 ]
 
 CHUNK_TOKENS: Final = 256

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from .options import CHUNK_TOKENS, GPU_BLOCK_TOKENS
 
-__all__ = ["BYTES_PER_TOKEN", "Prompt", "render", "token_count"]
-
 BYTES_PER_TOKEN: Final = 4
 """A token is four bytes of UTF-8: about what BPE makes of English, deterministic, and a prefix of a text has a prefix of its tokens.
 
@@ -56,7 +54,12 @@ class Prompt:
         for start in range(0, len(data) - step + 1, step):
             chain.update(data[start : start + step])
             blocks.append(chain.digest())
-        return cls(max(1, len(data) // BYTES_PER_TOKEN), tuple(blocks), tuple(blocks[_BLOCKS_PER_CHUNK - 1 :: _BLOCKS_PER_CHUNK]), salt)
+        return cls(
+            max(1, len(data) // BYTES_PER_TOKEN),
+            tuple(blocks),
+            tuple(blocks[_BLOCKS_PER_CHUNK - 1 :: _BLOCKS_PER_CHUNK]),
+            salt,
+        )
 
 
 def render(messages: Sequence[Any], tools: Any = None) -> str:

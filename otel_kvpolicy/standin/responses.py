@@ -10,8 +10,6 @@ from .answers import Answer, answer
 from .engine import Prefill
 from .prompt import render
 
-__all__ = ["ResponsesCall"]
-
 
 @dataclass(frozen=True)
 class ResponsesCall:
@@ -32,13 +30,25 @@ class ResponsesCall:
     unique: str
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], earlier: Sequence[dict[str, Any]], created: int, unique: str) -> ResponsesCall:
+    def of(
+        cls, body: Mapping[str, Any], earlier: Sequence[dict[str, Any]], created: int, unique: str
+    ) -> ResponsesCall:
         """Reads a request and makes up its reply. ``earlier`` is the conversation of ``previous_response_id``."""
         instructions = body.get("instructions")
         head = [{"role": "system", "content": instructions}] if instructions else []
         messages = [*head, *earlier, *_input_messages(body.get("input"))]
-        tools = [tool for tool in body.get("tools") or [] if isinstance(tool, Mapping) and tool.get("type") == "function"]
-        reply = answer(messages, tools, body.get("tool_choice"), _schema(body.get("text")), body.get("max_output_tokens"))
+        tools = [
+            tool
+            for tool in body.get("tools") or []
+            if isinstance(tool, Mapping) and tool.get("type") == "function"
+        ]
+        reply = answer(
+            messages,
+            tools,
+            body.get("tool_choice"),
+            _schema(body.get("text")),
+            body.get("max_output_tokens"),
+        )
         return cls(body, messages, reply, created, unique)
 
     @property
@@ -62,9 +72,16 @@ class ResponsesCall:
         said = [message for message in self.messages if message["role"] != "system"]
         return [*said, {"role": "assistant", "content": self.reply.text}]
 
-    def plain(self, prefill: Prefill, kv_transfer_params: Mapping[str, Any] | None) -> dict[str, Any]:
+    def plain(
+        self, prefill: Prefill, kv_transfer_params: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """The whole answer."""
-        return self._response("completed" if self.reply.complete else "incomplete", [self._item("completed")], prefill, kv_transfer_params)
+        return self._response(
+            "completed" if self.reply.complete else "incomplete",
+            [self._item("completed")],
+            prefill,
+            kv_transfer_params,
+        )
 
     def events(self, prefill: Prefill) -> Iterator[dict[str, Any]]:
         """The answer as stream events, numbered."""
@@ -74,19 +91,35 @@ class ResponsesCall:
     def _events(self, prefill: Prefill) -> Iterator[dict[str, Any]]:
         yield {"type": "response.created", "response": self._response("in_progress", [], None)}
         yield {"type": "response.in_progress", "response": self._response("in_progress", [], None)}
-        yield {"type": "response.output_item.added", "output_index": 0, "item": self._item("in_progress")}
+        yield {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": self._item("in_progress"),
+        }
         yield from self._call_events() if self.reply.tool_call else self._text_events()
-        yield {"type": "response.output_item.done", "output_index": 0, "item": self._item("completed")}
+        yield {
+            "type": "response.output_item.done",
+            "output_index": 0,
+            "item": self._item("completed"),
+        }
         kind = "completed" if self.reply.complete else "incomplete"
         # vLLM 0.32.0 closes with response.completed also where the response's own status is incomplete.
-        yield {"type": "response.completed", "response": self._response(kind, [self._item("completed")], prefill)}
+        yield {
+            "type": "response.completed",
+            "response": self._response(kind, [self._item("completed")], prefill),
+        }
 
     def _text_events(self) -> Iterator[dict[str, Any]]:
         place = {"item_id": f"msg_{self.unique}", "output_index": 0, "content_index": 0}
         yield {"type": "response.content_part.added", **place, "part": _text_part("")}
         for piece in self.reply.pieces():
             yield {"type": "response.output_text.delta", **place, "delta": piece, "logprobs": []}
-        yield {"type": "response.output_text.done", **place, "text": self.reply.text, "logprobs": []}
+        yield {
+            "type": "response.output_text.done",
+            **place,
+            "text": self.reply.text,
+            "logprobs": [],
+        }
         yield {"type": "response.content_part.done", **place, "part": _text_part(self.reply.text)}
 
     def _call_events(self) -> Iterator[dict[str, Any]]:
@@ -94,7 +127,12 @@ class ResponsesCall:
         assert call is not None
         place = {"item_id": f"fc_{self.unique}", "output_index": 0}
         yield {"type": "response.function_call_arguments.delta", **place, "delta": call.arguments}
-        yield {"type": "response.function_call_arguments.done", **place, "name": call.name, "arguments": call.arguments}
+        yield {
+            "type": "response.function_call_arguments.done",
+            **place,
+            "name": call.name,
+            "arguments": call.arguments,
+        }
 
     def _item(self, status: str) -> dict[str, Any]:
         done = status == "completed"
@@ -109,10 +147,20 @@ class ResponsesCall:
                 "status": status,
             }
         content = [_text_part(self.reply.text)] if done else []
-        return {"id": f"msg_{self.unique}", "type": "message", "role": "assistant", "status": status, "content": content}
+        return {
+            "id": f"msg_{self.unique}",
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
 
     def _response(
-        self, status: str, output: list[dict[str, Any]], prefill: Prefill | None, kv_transfer_params: Mapping[str, Any] | None = None
+        self,
+        status: str,
+        output: list[dict[str, Any]],
+        prefill: Prefill | None,
+        kv_transfer_params: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         body = self.body
         return {
@@ -120,7 +168,9 @@ class ResponsesCall:
             "object": "response",
             "created_at": self.created,
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": "max_output_tokens"}
+            if status == "incomplete"
+            else None,
             "instructions": body.get("instructions"),
             "metadata": body.get("metadata"),
             "model": body["model"],
@@ -142,7 +192,10 @@ class ResponsesCall:
         tokens = self.reply.tokens
         return {
             "input_tokens": prefill.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": prefill.cached_tokens, "cache_write_tokens": prefill.new_gpu_tokens},
+            "input_tokens_details": {
+                "cached_tokens": prefill.cached_tokens,
+                "cache_write_tokens": prefill.new_gpu_tokens,
+            },
             "output_tokens": tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": prefill.prompt_tokens + tokens,

@@ -13,8 +13,6 @@ from .engine import Engine
 from .loopback import LoopbackServer, address, listen
 from .options import Options
 
-__all__ = ["StandIn"]
-
 
 class StandIn:
     """A vLLM with LMCache that runs no model. Use it as a context manager, or call :meth:`serve` to run until stopped.
@@ -36,7 +34,9 @@ class StandIn:
         OSError: a port is taken.
     """
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, lmcache_port: int = 0, **options: Any) -> None:
+    def __init__(
+        self, *, host: str = "127.0.0.1", port: int = 0, lmcache_port: int = 0, **options: Any
+    ) -> None:
         self.options = Options(**options)
         self.engine = Engine(self.options)
         self.requests: deque[RecordedRequest] = deque(maxlen=self.options.keep_requests)
@@ -47,7 +47,9 @@ class StandIn:
         if self.options.mode == "mp":
             listeners.append(listen(host, lmcache_port))
             self.lmcache_url = address(listeners[1])
-        self._server = LoopbackServer(self._app(listeners[0].getsockname()[1]), listeners, "kvpolicy-standin")
+        self._server = LoopbackServer(
+            self._app(listeners[0].getsockname()[1]), listeners, "kvpolicy-standin"
+        )
 
     def _app(self, vllm_port: int) -> ASGIApp:
         vllm = vllm_app(self.engine, self.requests)
@@ -74,7 +76,12 @@ class StandIn:
     def __enter__(self) -> StandIn:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     @property

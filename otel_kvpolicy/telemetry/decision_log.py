@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span, format_span_id, format_trace_id
 
+from ..record import CallRecord
 from ..requests import Answer
 from . import names
-from .record import CallRecord
 from .spans import answer_attributes, decision_attributes
 from .worker import Worker
 
@@ -32,8 +32,6 @@ try:
     import fcntl
 except ModuleNotFoundError:  # pragma: no cover - Windows: one process at a time may rotate
     fcntl = None  # type: ignore[assignment]
-
-__all__ = ["BACKUPS", "DecisionLog", "decision_log", "entry_of", "flush"]
 
 BACKUPS: Final = 3
 """Rotated files that are kept: ``path.1``, the youngest, to ``path.3``."""
@@ -44,7 +42,9 @@ _EXIT_SECONDS: Final = 2.0
 Caught = Callable[[str, Exception], None]
 
 
-def entry_of(span: Span, record: CallRecord, answer: Answer | None, error: BaseException | None) -> dict[str, Any]:
+def entry_of(
+    span: Span, record: CallRecord, answer: Answer | None, error: BaseException | None
+) -> dict[str, Any]:
     """What is logged of a call: when, where in which trace, and the attributes that its span carries."""
     context = span.get_span_context()
     started = getattr(span, "start_time", None) or time.time_ns()
@@ -58,14 +58,18 @@ def entry_of(span: Span, record: CallRecord, answer: Answer | None, error: BaseE
     if record.agent:
         attributes[names.AGENT_NAME] = record.agent
     conversation = (getattr(span, "attributes", None) or {}).get(names.CONVERSATION_ID)
-    if conversation is not None:  # another's span that says so: by it a replay tells which calls continue each other
+    if (
+        conversation is not None
+    ):  # another's span that says so: by it a replay tells which calls continue each other
         attributes[names.CONVERSATION_ID] = conversation
     if answer is not None:
         attributes |= answer_attributes(answer)
     if error is not None:
         attributes[names.ERROR_TYPE] = type(error).__qualname__
     return {
-        "timestamp": datetime.fromtimestamp(started / 1e9, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "timestamp": datetime.fromtimestamp(started / 1e9, timezone.utc)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z"),
         "trace_id": format_trace_id(context.trace_id) if context.is_valid else None,
         "span_id": format_span_id(context.span_id) if context.is_valid else None,
         "name": getattr(span, "name", None) or f"chat {record.model}".rstrip(),
@@ -95,7 +99,10 @@ class DecisionLog:
             caught: told of what fails, here or in the writer.
         """
         if self._worker.waiting >= _MAX_QUEUED:
-            caught("decision_log", queue.Full("the decision log cannot be written as fast as calls are decided"))
+            caught(
+                "decision_log",
+                queue.Full("the decision log cannot be written as fast as calls are decided"),
+            )
             return
         self._worker.hand((entry, max_bytes, caught))
         self._worker.start()
@@ -107,7 +114,9 @@ class DecisionLog:
     def _write(self, entries: list[tuple[Mapping[str, Any], int, Caught]]) -> None:
         _, max_bytes, caught = entries[-1]
         try:
-            self._append("".join(f"{_json(entry)}\n" for entry, _, _ in entries).encode(), max_bytes)
+            self._append(
+                "".join(f"{_json(entry)}\n" for entry, _, _ in entries).encode(), max_bytes
+            )
         except Exception as error:  # noqa: BLE001 - the writer outlives whatever the disk does
             self._close()
             caught("decision_log", error)
@@ -129,14 +138,24 @@ class DecisionLog:
             self._close()
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+            flags = (
+                os.O_RDWR
+                | os.O_APPEND
+                | os.O_CREAT
+                | getattr(os, "O_CLOEXEC", 0)
+                | getattr(os, "O_BINARY", 0)
+            )
             self._descriptor = os.open(self.path, flags, 0o666)
         return self._descriptor
 
     def _rotate(self, descriptor: int, coming: int, max_bytes: int) -> bool:
         """Moves a full file aside, under a lock on the very file, so that of several processes one does it."""
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size == 0 or status.st_size + coming <= max_bytes:
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_size == 0
+            or status.st_size + coming <= max_bytes
+        ):
             return False
         with _alone(descriptor):
             if _is_at(descriptor, self.path):
@@ -198,10 +217,14 @@ def decision_log(path: str) -> DecisionLog:
 
 def flush(seconds: float = _EXIT_SECONDS) -> bool:
     """Waits until all logs of this process are written; false where one takes longer than ``seconds``."""
-    written = [log.flush(seconds) for log in list(_logs.values())]  # each, even after one that was too slow
+    written = [
+        log.flush(seconds) for log in list(_logs.values())
+    ]  # each, even after one that was too slow
     return all(written)
 
 
 atexit.register(flush)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_logs.clear)  # threads do not survive a fork, and what was queued is the parent's to write
+    os.register_at_fork(
+        after_in_child=_logs.clear
+    )  # threads do not survive a fork, and what was queued is the parent's to write

@@ -10,11 +10,9 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
 
 from ..policy.reasons import REASONS
+from ..record import CallRecord
 from ..requests import Answer
 from . import names
-from .record import CallRecord
-
-__all__ = ["MAX_CALLERS", "MAX_REASONS", "Instruments"]
 
 MAX_CALLERS: Final = 1000
 """Distinct (model, server, agent) on metric points; further ones are counted together as ``_OTHER``."""
@@ -22,7 +20,9 @@ MAX_CALLERS: Final = 1000
 MAX_REASONS: Final = 32
 """Distinct further reason codes on metric points, of rules of the user's own; what comes after them is counted as ``_OTHER``."""
 
-_MAX_LABEL: Final = 200  # characters; a model name is shorter, and what is longer was not meant as a label
+_MAX_LABEL: Final = (
+    200  # characters; a model name is shorter, and what is longer was not meant as a label
+)
 
 
 class Instruments:
@@ -42,7 +42,9 @@ class Instruments:
         self._callers = _Callers(MAX_CALLERS)
         self._reasons = _Reasons(MAX_REASONS)
 
-    def decided(self, record: CallRecord, seconds: float, context: Context | None = None) -> dict[str, Any]:
+    def decided(
+        self, record: CallRecord, seconds: float, context: Context | None = None
+    ) -> dict[str, Any]:
         """Counts a decision once its outcome is known.
 
         Args:
@@ -66,10 +68,20 @@ class Instruments:
         verdict = {names.DECISION: record.verdict}
         self._duration.record(seconds, verdict, context)
         if record.decision.enabled:
-            self._score.record(record.decision.score, {**verdict, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]}, context)
+            self._score.record(
+                record.decision.score,
+                {**verdict, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]},
+                context,
+            )
         return attributes
 
-    def answered(self, attributes: dict[str, Any], answer: Answer | None, estimated_tokens: int, context: Context | None = None) -> None:
+    def answered(
+        self,
+        attributes: dict[str, Any],
+        answer: Answer | None,
+        estimated_tokens: int,
+        context: Context | None = None,
+    ) -> None:
         """Counts the prompt's tokens when the call is over, and those that came from a cache.
 
         Args:
@@ -79,12 +91,20 @@ class Instruments:
             context: as for :meth:`decided`.
         """
         if answer is None or answer.input_tokens is None:
-            self._prompt_tokens.add(estimated_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_ESTIMATE}, context)
+            self._prompt_tokens.add(
+                estimated_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_ESTIMATE}, context
+            )
         else:
-            self._prompt_tokens.add(answer.input_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_USAGE}, context)
+            self._prompt_tokens.add(
+                answer.input_tokens, {**attributes, names.TOKEN_SOURCE: names.FROM_USAGE}, context
+            )
         if answer is not None and answer.cached_tokens is not None:
             for source, tokens in _by_source(answer, answer.cached_tokens).items():
-                self._cached_tokens.add(tokens, {**attributes, names.CACHE_SOURCE: source} if source else attributes, context)
+                self._cached_tokens.add(
+                    tokens,
+                    {**attributes, names.CACHE_SOURCE: source} if source else attributes,
+                    context,
+                )
 
     def failed(self, seam: str, error: Exception) -> None:
         """Counts a fault of ours."""
@@ -114,7 +134,11 @@ class _Callers:
             with self._lock:
                 known = self._known.get(key)
                 if known is None:
-                    known = _labels(*key) if len(self._known) < self._limit else _labels(names.OTHER, names.OTHER, names.OTHER)
+                    known = (
+                        _labels(*key)
+                        if len(self._known) < self._limit
+                        else _labels(names.OTHER, names.OTHER, names.OTHER)
+                    )
                     if len(self._known) < self._limit:
                         self._known[key] = known
         return dict(known)
@@ -151,5 +175,8 @@ def _counter(meter: Meter, metric: names.Metric) -> Counter:
 
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:
     return meter.create_histogram(
-        metric.name, unit=metric.unit, description=metric.meaning, explicit_bucket_boundaries_advisory=list(metric.buckets)
+        metric.name,
+        unit=metric.unit,
+        description=metric.meaning,
+        explicit_bucket_boundaries_advisory=list(metric.buckets),
     )

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["ATTRIBUTES", "METRICS", "Attribute", "Metric"]
-
 AttributeType = Literal["string", "string[]", "int", "double", "boolean"]
 InstrumentKind = Literal["counter", "histogram"]
 
@@ -99,10 +97,14 @@ AGENT_STORED: Final = "kvpolicy.agent.stored"
 
 ATTRIBUTES: Final = (
     Attribute(
-        DECISION, "string", 'what was decided for the call\'s KV: "store" or "skip"; the caller\'s own choice where the caller made one'
+        DECISION,
+        "string",
+        'what was decided for the call\'s KV: "store" or "skip"; the caller\'s own choice where the caller made one',
     ),
     Attribute(SKIP_SAVE, "boolean", "true where the KV of the call is not to be stored"),
-    Attribute(CACHE_WORTHY, "boolean", "what the rule thinks of the call, whoever decided in the end"),
+    Attribute(
+        CACHE_WORTHY, "boolean", "what the rule thinks of the call, whoever decided in the end"
+    ),
     Attribute(
         SCORE,
         "double",
@@ -117,34 +119,90 @@ ATTRIBUTES: Final = (
         "string",
         'what became of the hint: "applied", "observed", "caller", "excluded_target", "rejected", "disabled" or "error"',
     ),
-    Attribute(SIGNAL_PREFIX_TOKENS, "int", "estimated tokens of the stable prefix: system prompt and tool definitions"),
+    Attribute(
+        SIGNAL_PREFIX_TOKENS,
+        "int",
+        "estimated tokens of the stable prefix: system prompt and tool definitions",
+    ),
     Attribute(SIGNAL_TOOL_TOKENS, "int", "the part of the prefix that tool definitions make up"),
     Attribute(SIGNAL_HISTORY_TOKENS, "int", "estimated tokens of the earlier messages"),
-    Attribute(SIGNAL_RAG_TOKENS, "int", "estimated tokens of the retrieved context, where the caller names it"),
+    Attribute(
+        SIGNAL_RAG_TOKENS,
+        "int",
+        "estimated tokens of the retrieved context, where the caller names it",
+    ),
     Attribute(SIGNAL_USER_TOKENS, "int", "estimated tokens of what follows the last model reply"),
-    Attribute(SIGNAL_TOTAL_TOKENS, "int", "prefix, history, retrieved context and user tokens together"),
+    Attribute(
+        SIGNAL_TOTAL_TOKENS, "int", "prefix, history, retrieved context and user tokens together"
+    ),
     Attribute(SIGNAL_HISTORY_TURNS, "int", "model replies before this call"),
-    Attribute(THRESHOLD_PREFIX_TOKENS, "int", "KV_CACHE_MIN_PREFIX_TOKENS in force; of the fixed rule"),
-    Attribute(THRESHOLD_CONTEXT_TOKENS, "int", "KV_CACHE_MIN_CONTEXT_TOKENS in force; of the fixed rule"),
-    Attribute(THRESHOLD_HISTORY_TURNS, "int", "KV_CACHE_MIN_HISTORY_TURNS in force; of the fixed rule"),
+    Attribute(
+        THRESHOLD_PREFIX_TOKENS, "int", "KV_CACHE_MIN_PREFIX_TOKENS in force; of the fixed rule"
+    ),
+    Attribute(
+        THRESHOLD_CONTEXT_TOKENS, "int", "KV_CACHE_MIN_CONTEXT_TOKENS in force; of the fixed rule"
+    ),
+    Attribute(
+        THRESHOLD_HISTORY_TURNS, "int", "KV_CACHE_MIN_HISTORY_TURNS in force; of the fixed rule"
+    ),
     Attribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force"),
-    Attribute(SHADOW_DECISION, "string", 'with KV_CACHE_SHADOW: what the other rule would have decided, "store" or "skip"', always=False),
-    Attribute(SHADOW_EXPLANATION, "string", "with KV_CACHE_SHADOW: why, in a sentence with the numbers", always=False),
+    Attribute(
+        SHADOW_DECISION,
+        "string",
+        'with KV_CACHE_SHADOW: what the other rule would have decided, "store" or "skip"',
+        always=False,
+    ),
+    Attribute(
+        SHADOW_EXPLANATION,
+        "string",
+        "with KV_CACHE_SHADOW: why, in a sentence with the numbers",
+        always=False,
+    ),
     Attribute(
         KEEP_TOKENS,
         "int",
         "with KV_CACHE_PARTIAL_STORE: leading tokens of a skipped call that are stored all the same",
         always=False,
     ),
-    Attribute(ADAPTIVE_CLASS, "string", "of the learned rule: the call's class: agent or role, turns, length, share seen", always=False),
-    Attribute(ADAPTIVE_REUSE, "double", "of the learned rule: P(reuse) of the class, 0 to 1", always=False),
-    Attribute(ADAPTIVE_DOUBT, "double", "of the learned rule: what was added to it because little is known yet", always=False),
-    Attribute(ADAPTIVE_THETA, "double", "of the learned rule: the price of a place in the cache: the lowest P(reuse) stored", always=False),
-    Attribute(ADAPTIVE_CALLS, "double", "of the learned rule: calls of the class whose fate is known, older ones fading", always=False),
     Attribute(
-        ADAPTIVE_SURVIVAL, "double", "of the learned rule: share of the returning prefixes that the cache still had, if known", always=False
+        ADAPTIVE_CLASS,
+        "string",
+        "of the learned rule: the call's class: agent or role, turns, length, share seen",
+        always=False,
     ),
-    Attribute(ADAPTIVE_LIFETIME, "double", "of the learned rule: seconds that the cache keeps a prefix, if known", always=False),
+    Attribute(
+        ADAPTIVE_REUSE, "double", "of the learned rule: P(reuse) of the class, 0 to 1", always=False
+    ),
+    Attribute(
+        ADAPTIVE_DOUBT,
+        "double",
+        "of the learned rule: what was added to it because little is known yet",
+        always=False,
+    ),
+    Attribute(
+        ADAPTIVE_THETA,
+        "double",
+        "of the learned rule: the price of a place in the cache: the lowest P(reuse) stored",
+        always=False,
+    ),
+    Attribute(
+        ADAPTIVE_CALLS,
+        "double",
+        "of the learned rule: calls of the class whose fate is known, older ones fading",
+        always=False,
+    ),
+    Attribute(
+        ADAPTIVE_SURVIVAL,
+        "double",
+        "of the learned rule: share of the returning prefixes that the cache still had, if known",
+        always=False,
+    ),
+    Attribute(
+        ADAPTIVE_LIFETIME,
+        "double",
+        "of the learned rule: seconds that the cache keeps a prefix, if known",
+        always=False,
+    ),
     Attribute(
         CACHED_VLLM_TOKENS,
         "int",
@@ -158,9 +216,17 @@ ATTRIBUTES: Final = (
         always=False,
     ),
     Attribute(
-        AGENT_CALLS, "int", "on pydantic-ai's agent span: chat calls decided in this run, without those of its sub-agents", always=False
+        AGENT_CALLS,
+        "int",
+        "on pydantic-ai's agent span: chat calls decided in this run, without those of its sub-agents",
+        always=False,
     ),
-    Attribute(AGENT_SKIPPED, "int", "on pydantic-ai's agent span: those of them whose KV is not to be stored", always=False),
+    Attribute(
+        AGENT_SKIPPED,
+        "int",
+        "on pydantic-ai's agent span: those of them whose KV is not to be stored",
+        always=False,
+    ),
     Attribute(AGENT_STORED, "int", "on pydantic-ai's agent span: the rest of them", always=False),
 )
 
@@ -199,10 +265,24 @@ FROM_VLLM: Final = "vllm"
 FROM_LMCACHE: Final = "lmcache"
 OTHER: Final = "_OTHER"
 
-_CALL = (DECISION, REASON, HINT_OUTCOME, MODE, SHADOW_DECISION, REQUEST_MODEL, SERVER_ADDRESS, AGENT_NAME)
+_CALL = (
+    DECISION,
+    REASON,
+    HINT_OUTCOME,
+    MODE,
+    SHADOW_DECISION,
+    REQUEST_MODEL,
+    SERVER_ADDRESS,
+    AGENT_NAME,
+)
 
 DECISIONS: Final = Metric(
-    "kvpolicy.decisions", "counter", "{decision}", "kvpolicy_decisions_total", "Decisions taken, one for each chat call.", _CALL
+    "kvpolicy.decisions",
+    "counter",
+    "{decision}",
+    "kvpolicy_decisions_total",
+    "Decisions taken, one for each chat call.",
+    _CALL,
 )
 PROMPT_TOKENS: Final = Metric(
     "kvpolicy.prompt.tokens",

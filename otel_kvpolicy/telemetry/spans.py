@@ -9,23 +9,10 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from ..policy import KVCacheLayeringPolicy
-from ..policy.adaptive import Why
+from ..policy.adaptive.rule import Why
+from ..record import CallRecord, explanation
 from ..requests import Answer
 from . import names
-from .record import CallRecord, explanation
-
-__all__ = [
-    "annotate",
-    "answer_attributes",
-    "count_on_agent",
-    "current_chat_span",
-    "decision_attributes",
-    "is_agent_span",
-    "record_answer",
-    "record_failure",
-    "start_chat_span",
-    "update_outcome",
-]
 
 _CHAT_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content", "completion"})
 
@@ -62,7 +49,11 @@ def is_agent_span(span: Span) -> bool:
 def count_on_agent(span: Span, record: CallRecord) -> None:
     """Adds a decided call to the summary on the span of the agent's run."""
     attributes: Any = getattr(span, "attributes", None) or {}
-    kinds = {names.AGENT_CALLS: 1, names.AGENT_SKIPPED: int(record.skip), names.AGENT_STORED: int(not record.skip)}
+    kinds = {
+        names.AGENT_CALLS: 1,
+        names.AGENT_SKIPPED: int(record.skip),
+        names.AGENT_STORED: int(not record.skip),
+    }
     span.set_attributes({name: attributes.get(name, 0) + one for name, one in kinds.items()})
 
 
@@ -84,7 +75,9 @@ def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord)
         if isinstance(value, (int, float)):
             attributes[name] = value
     attributes |= decision_attributes(record)
-    return tracer.start_span(f"chat {record.model}".rstrip(), kind=SpanKind.CLIENT, attributes=attributes)
+    return tracer.start_span(
+        f"chat {record.model}".rstrip(), kind=SpanKind.CLIENT, attributes=attributes
+    )
 
 
 _NUMBERS: Final = {
@@ -155,7 +148,9 @@ def annotate(span: Span, record: CallRecord) -> None:
 
 def update_outcome(span: Span, record: CallRecord) -> None:
     """Writes anew what depends on the outcome, once a server has refused the hint."""
-    span.set_attributes({names.HINT_OUTCOME: record.outcome, names.EXPLANATION: explanation(record)})
+    span.set_attributes(
+        {names.HINT_OUTCOME: record.outcome, names.EXPLANATION: explanation(record)}
+    )
 
 
 def answer_attributes(answer: Answer) -> dict[str, Any]:
@@ -173,18 +168,27 @@ def answer_attributes(answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-_OF_THE_CACHE: Final = frozenset({names.USAGE_CACHE_READ_INPUT_TOKENS, names.CACHED_VLLM_TOKENS, names.CACHED_LMCACHE_TOKENS})
+_OF_THE_CACHE: Final = frozenset(
+    {names.USAGE_CACHE_READ_INPUT_TOKENS, names.CACHED_VLLM_TOKENS, names.CACHED_LMCACHE_TOKENS}
+)
 
 
 def record_answer(span: Span, answer: Answer, *, ours: bool) -> None:
     """Writes what the server said: on a span of ours all of it, on another's the cached tokens that belong to the decision."""
     if span.is_recording():
         said = answer_attributes(answer)
-        span.set_attributes(said if ours else {name: said[name] for name in said if name in _OF_THE_CACHE})
+        span.set_attributes(
+            said if ours else {name: said[name] for name in said if name in _OF_THE_CACHE}
+        )
 
 
 def record_failure(span: Span, error: BaseException) -> None:
     """Marks a span of ours as failed. The type only: a server's message may quote the prompt."""
     kind = type(error)
-    span.set_attribute(names.ERROR_TYPE, kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")
+    span.set_attribute(
+        names.ERROR_TYPE,
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}",
+    )
     span.set_status(Status(StatusCode.ERROR))

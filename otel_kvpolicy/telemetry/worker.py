@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Worker"]
-
 T = TypeVar("T")
 
 _MAX_BATCH: Final = 256

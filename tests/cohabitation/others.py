@@ -57,7 +57,12 @@ def _plain_provider(processor: SpanProcessor) -> object:
 def _logfire_provider(processor: SpanProcessor) -> object:
     import logfire
 
-    return logfire.configure(send_to_logfire=False, console=False, additional_span_processors=[processor], inspect_arguments=False)
+    return logfire.configure(
+        send_to_logfire=False,
+        console=False,
+        additional_span_processors=[processor],
+        inspect_arguments=False,
+    )
 
 
 def _instrumentor(kind: Any) -> Off:
@@ -116,10 +121,18 @@ def _logfire_pydantic_ai() -> Off:
 
 OTHERS = {
     "genai": Other(
-        "opentelemetry-instrumentation-genai-openai", ("opentelemetry.instrumentation.genai.openai",), _genai, "openai", _plain_provider
+        "opentelemetry-instrumentation-genai-openai",
+        ("opentelemetry.instrumentation.genai.openai",),
+        _genai,
+        "openai",
+        _plain_provider,
     ),
     "openinference": Other(
-        "openinference-instrumentation-openai", ("openinference.instrumentation.openai",), _openinference, "openai", _plain_provider
+        "openinference-instrumentation-openai",
+        ("openinference.instrumentation.openai",),
+        _openinference,
+        "openai",
+        _plain_provider,
     ),
     "traceloop": Other(
         "opentelemetry-instrumentation-openai (Traceloop)",
@@ -129,9 +142,21 @@ OTHERS = {
         _plain_provider,
         stays=True,  # its first unwrap fails on openai 3 and ends the rest
     ),
-    "logfire": Other("Logfire, `instrument_openai()`", ("logfire",), _logfire_openai, "openai", _logfire_provider),
-    "pydantic-ai": Other("pydantic-ai, `Agent.instrument_all()`", ("pydantic_ai",), _pydantic_ai, "pydantic_ai", _plain_provider),
+    "logfire": Other(
+        "Logfire, `instrument_openai()`", ("logfire",), _logfire_openai, "openai", _logfire_provider
+    ),
+    "pydantic-ai": Other(
+        "pydantic-ai, `Agent.instrument_all()`",
+        ("pydantic_ai",),
+        _pydantic_ai,
+        "pydantic_ai",
+        _plain_provider,
+    ),
     "logfire-pydantic-ai": Other(
-        "Logfire, `instrument_pydantic_ai()`", ("logfire", "pydantic_ai"), _logfire_pydantic_ai, "pydantic_ai", _logfire_provider
+        "Logfire, `instrument_pydantic_ai()`",
+        ("logfire", "pydantic_ai"),
+        _logfire_pydantic_ai,
+        "pydantic_ai",
+        _logfire_provider,
     ),
 }

@@ -30,7 +30,9 @@ Phases = dict[str, dict[str, dict[str, Any]]]
 def measure(other: str, order: str) -> Phases:
     """What happens in a process where ``other`` is switched on before or after ours: phase -> call -> what was seen."""
     command = [sys.executable, "-m", "tests.cohabitation.worker", other, order]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     phases: Phases = json.loads(done.stdout.splitlines()[-1])
     return phases
@@ -38,7 +40,11 @@ def measure(other: str, order: str) -> Phases:
 
 def chat_spans(call: dict[str, Any]) -> list[dict[str, Any]]:
     """The spans of one call without those of the HTTP client and of agents."""
-    return [span for span in call["spans"] if "httpx" not in span["scope"] and "agent" not in span["name"]]
+    return [
+        span
+        for span in call["spans"]
+        if "httpx" not in span["scope"] and "agent" not in span["name"]
+    ]
 
 
 def rows(other: str) -> list[str]:
@@ -63,9 +69,15 @@ def _summary(calls: list[str], every: list[str]) -> str:
         return "all"
     words = []
     for kind in ("chat", "responses"):
-        some, whole = ({name for name in names if name.startswith(kind)} for names in (calls, every))
+        some, whole = (
+            {name for name in names if name.startswith(kind)} for names in (calls, every)
+        )
         streamed = {name for name in whole if name.endswith("stream")}
-        known = {frozenset(whole): kind, frozenset(streamed): f"{kind}, streamed", frozenset(whole - streamed): f"{kind}, not streamed"}
+        known = {
+            frozenset(whole): kind,
+            frozenset(streamed): f"{kind}, streamed",
+            frozenset(whole - streamed): f"{kind}, not streamed",
+        }
         if some:
             words.append(known.get(frozenset(some), ", ".join(sorted(some))))
     return "; ".join(words)
@@ -88,4 +100,7 @@ def printed(page: Path = PAGE) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(_PLACE.sub(lambda match: match[1] + table() + match[2], PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(
+        _PLACE.sub(lambda match: match[1] + table() + match[2], PAGE.read_text(encoding="utf-8")),
+        encoding="utf-8",
+    )

@@ -16,7 +16,11 @@ from . import table
 from .others import OTHERS
 from .table import OURS, Phases, chat_spans, measure
 
-PAIRS = [pytest.param(other, order, id=f"{other}-{order}-ours") for other in OTHERS for order in table.ORDERS]
+PAIRS = [
+    pytest.param(other, order, id=f"{other}-{order}-ours")
+    for other in OTHERS
+    for order in table.ORDERS
+]
 
 
 def _needs(other: str) -> None:
@@ -36,7 +40,10 @@ def _scopes(phase: dict) -> dict[str, set[str]]:
 
 
 def _carriers(phase: dict) -> dict[str, list[tuple[str, str]]]:
-    return {name: [(span["scope"], span["name"]) for span in call["spans"] if span["decision"]] for name, call in phase.items()}
+    return {
+        name: [(span["scope"], span["name"]) for span in call["spans"] if span["decision"]]
+        for name, call in phase.items()
+    }
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
@@ -47,7 +54,9 @@ def test_every_call_is_decided_once_on_one_chat_span(other: str, phases: Phases)
         [decided] = [span for span in chat_spans(call) if span["decision"]]
         assert decided["decision"] == "skip"
         # a span of ours beside theirs only where theirs is opened once the answer is there
-        assert (decided["scope"] == OURS) is (other == "traceloop" and name.startswith("responses")), name
+        assert (decided["scope"] == OURS) is (
+            other == "traceloop" and name.startswith("responses")
+        ), name
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
@@ -82,7 +91,11 @@ def test_uninstalling_theirs_leaves_ours_working(other: str, phases: Phases) -> 
     for name, call in phases["theirs off"].items():
         assert call["hints"] == [True], name
         assert call["decisions"] == 1, name
-    alone = _carriers(phases["both"]) if OTHERS[other].stays else {name: [(OURS, "chat stand-in")] for name in phases["theirs off"]}
+    alone = (
+        _carriers(phases["both"])
+        if OTHERS[other].stays
+        else {name: [(OURS, "chat stand-in")] for name in phases["theirs off"]}
+    )
     assert _carriers(phases["theirs off"]) == alone
 
 
@@ -117,10 +130,14 @@ def test_a_function_that_another_took_before_us_is_decided(
         holder = client if of == "client" else OpenAI
         taken = holder.request
         instrumentor = KVPolicyInstrumentor()
-        instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+        instrumentor.instrument(
+            tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
+        )
         monkeypatch.setattr(holder, "request", taken, raising=False)
         try:
-            client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}])
+            client.chat.completions.create(
+                model="stand-in", messages=[{"role": "user", "content": "hi"}]
+            )
         finally:
             instrumentor.uninstrument()
     assert "kv_transfer_params" in server.last.body
@@ -138,7 +155,9 @@ def test_below_a_chat_span_that_suppresses_instrumentation_sampling_does_not_dec
         tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}),
         suppress_instrumentation(),
     ):
-        client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}])
+        client.chat.completions.create(
+            model="stand-in", messages=[{"role": "user", "content": "hi"}]
+        )
     assert "kv_transfer_params" in server.last.body
     assert instrumented.spans() == []
     assert instrumented.total("kvpolicy.decisions") == 1

@@ -38,14 +38,19 @@ def _openai_calls(base_url: str, loop: asyncio.AbstractEventLoop) -> dict[str, C
     async_client = AsyncOpenAI(base_url=base_url, api_key="key", max_retries=0)
 
     calls: dict[str, Call] = {}
-    for kind, body, streaming in (("chat", CHAT, STREAMING), ("responses", RESPONSES, {"stream": True})):
+    for kind, body, streaming in (
+        ("chat", CHAT, STREAMING),
+        ("responses", RESPONSES, {"stream": True}),
+    ):
         for how, given in (("", body), (" stream", {**body, **streaming})):
             calls[f"{kind} sync{how}"] = partial(_call_sync, client, kind, given)
             calls[f"{kind} async{how}"] = partial(_call_async, async_client, kind, given, loop)
     return calls
 
 
-def _create(client: Any, kind: str) -> Any:  # looked up for each call, as an application does, so that wrappers on it are met
+def _create(
+    client: Any, kind: str
+) -> Any:  # looked up for each call, as an application does, so that wrappers on it are met
     return client.chat.completions.create if kind == "chat" else client.responses.create
 
 
@@ -56,7 +61,9 @@ def _call_sync(client: OpenAI, kind: str, body: dict[str, Any]) -> None:
             pass
 
 
-def _call_async(client: AsyncOpenAI, kind: str, body: dict[str, Any], loop: asyncio.AbstractEventLoop) -> None:
+def _call_async(
+    client: AsyncOpenAI, kind: str, body: dict[str, Any], loop: asyncio.AbstractEventLoop
+) -> None:
     async def use() -> None:
         answer = await _create(client, kind)(**body)
         if body.get("stream"):

@@ -67,7 +67,12 @@ class Sink:
             self.metrics.append(ExportMetricsServiceRequest.FromString(body))
         else:
             export = ExportTraceServiceRequest.FromString(body)
-            self.spans += [span for resource in export.resource_spans for scope in resource.scope_spans for span in scope.spans]
+            self.spans += [
+                span
+                for resource in export.resource_spans
+                for scope in resource.scope_spans
+                for span in scope.spans
+            ]
         return 200
 
     def total(self, name: str) -> float:
@@ -76,7 +81,9 @@ class Sink:
         for metric, resource in self._metrics():
             if metric.name == name:
                 for point in metric.sum.data_points:
-                    newest[_pairs(resource) + _pairs(point.attributes)] = point.as_int or point.as_double
+                    newest[_pairs(resource) + _pairs(point.attributes)] = (
+                        point.as_int or point.as_double
+                    )
         return sum(newest.values())
 
     def _metrics(self) -> Iterator[tuple[Metric, Iterable[KeyValue]]]:
@@ -93,9 +100,16 @@ class Sink:
             target = {"job": of["service_name"], "instance": of.get("service_instance_id", "")}
             kind = metric.WhichOneof("data")
             if kind == "sum":
-                name = translated(metric.name, metric.unit, "counter" if metric.sum.is_monotonic else "gauge")
+                name = translated(
+                    metric.name, metric.unit, "counter" if metric.sum.is_monotonic else "gauge"
+                )
                 for point in metric.sum.data_points:
-                    yield _labels(name, target, point.attributes), point.as_int or point.as_double, _ms(point), list(point.exemplars)
+                    yield (
+                        _labels(name, target, point.attributes),
+                        point.as_int or point.as_double,
+                        _ms(point),
+                        list(point.exemplars),
+                    )
             elif kind == "histogram":
                 name = translated(metric.name, metric.unit, "histogram")
                 for histogram in metric.histogram.data_points:
@@ -113,15 +127,24 @@ class Sink:
         self._server.server_close()
 
 
-def _histogram(name: str, target: dict[str, str], point: Any) -> Iterator[tuple[Labels, float, int, list[Any]]]:
+def _histogram(
+    name: str, target: dict[str, str], point: Any
+) -> Iterator[tuple[Labels, float, int, list[Any]]]:
     below = 0
     exemplars = list(point.exemplars)
-    for bound, count in zip([*point.explicit_bounds, float("inf")], point.bucket_counts, strict=True):
+    for bound, count in zip(
+        [*point.explicit_bounds, float("inf")], point.bucket_counts, strict=True
+    ):
         below += count
         inside = [exemplar for exemplar in exemplars if exemplar.as_double <= bound]
         exemplars = [exemplar for exemplar in exemplars if exemplar.as_double > bound]
         le = "+Inf" if bound == float("inf") else f"{bound:g}"
-        yield _labels(f"{name}_bucket", {**target, "le": le}, point.attributes), below, _ms(point), inside
+        yield (
+            _labels(f"{name}_bucket", {**target, "le": le}, point.attributes),
+            below,
+            _ms(point),
+            inside,
+        )
     yield _labels(f"{name}_sum", target, point.attributes), point.sum, _ms(point), []
     yield _labels(f"{name}_count", target, point.attributes), point.count, _ms(point), []
 
@@ -149,16 +172,28 @@ def write_request(samples: Iterable[tuple[Labels, float, int, list[Any]]]) -> by
     series: dict[Labels, list[tuple[float, int, list[Any]]]] = {}
     for labels, value, moment, exemplars in samples:
         series.setdefault(labels, []).append((value, moment, exemplars))
-    return b"".join(_field(1, _series(labels, sorted(points, key=lambda p: p[1]))) for labels, points in series.items())
+    return b"".join(
+        _field(1, _series(labels, sorted(points, key=lambda p: p[1])))
+        for labels, points in series.items()
+    )
 
 
 def _series(labels: Labels, points: list[tuple[float, int, list[Any]]]) -> bytes:
     parts = [_label(name, value) for name, value in labels if value]
     parts += [_field(2, _double(1, value) + _number(2, moment)) for value, moment, _ in points]
-    found = {exemplar.time_unix_nano: exemplar for _, _, exemplars in points for exemplar in exemplars}
+    found = {
+        exemplar.time_unix_nano: exemplar for _, _, exemplars in points for exemplar in exemplars
+    }
     for nanos, exemplar in sorted(found.items()):
         value = exemplar.as_double or exemplar.as_int
-        parts.append(_field(3, _label("trace_id", exemplar.trace_id.hex()) + _double(2, value) + _number(3, nanos // 1_000_000)))
+        parts.append(
+            _field(
+                3,
+                _label("trace_id", exemplar.trace_id.hex())
+                + _double(2, value)
+                + _number(3, nanos // 1_000_000),
+            )
+        )
     return b"".join(parts)
 
 

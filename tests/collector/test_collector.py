@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_kvpolicy.dashboards import servers
+from otel_kvpolicy import series as servers
 from otel_kvpolicy.dashboards.queries import label
 from otel_kvpolicy.telemetry import names
 
@@ -37,13 +37,20 @@ def otelcol() -> str:
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "QUEUE_DIR": str(tmp_path / "queue"), "UPSTREAM_ENDPOINT": "127.0.0.1:1", **more}
+    return {
+        **os.environ,
+        "QUEUE_DIR": str(tmp_path / "queue"),
+        "UPSTREAM_ENDPOINT": "127.0.0.1:1",
+        **more,
+    }
 
 
 @pytest.mark.parametrize("config", ["app", "gb10", "gateway"])
 def test_validate(otelcol: str, config: str, tmp_path: Path) -> None:
     command = [otelcol, "validate", f"--config={FOLDER / f'{config}.yaml'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment(tmp_path))
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=environment(tmp_path)
+    )
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr.lower()
 
@@ -59,37 +66,67 @@ def endpoint(otelcol: str, sink: Sink, tmp_path: Path) -> Iterator[str]:
     """app.yaml at work, on free ports and in a hurry, sending traces over HTTP to a sink that stands for Tempo and Prometheus."""
     http = free_port()
     override = {
-        "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": f"127.0.0.1:{free_port()}"}, "http": {"endpoint": f"127.0.0.1:{http}"}}}},
+        "receivers": {
+            "otlp": {
+                "protocols": {
+                    "grpc": {"endpoint": f"127.0.0.1:{free_port()}"},
+                    "http": {"endpoint": f"127.0.0.1:{http}"},
+                }
+            }
+        },
         "processors": {"tail_sampling": {"decision_wait": "1s"}},
         "connectors": {"span_metrics": {"metrics_flush_interval": "1s"}},
         "exporters": {
             "otlp_http/tempo": {
                 "endpoint": sink.url,
-                "retry_on_failure": {"initial_interval": "100ms", "max_interval": "500ms", "max_elapsed_time": "0s"},
+                "retry_on_failure": {
+                    "initial_interval": "100ms",
+                    "max_interval": "500ms",
+                    "max_elapsed_time": "0s",
+                },
                 "sending_queue": {"storage": "file_storage", "batch": {}},
             },
-            "otlp_http/prometheus": {"retry_on_failure": {"initial_interval": "100ms", "max_interval": "500ms"}},
+            "otlp_http/prometheus": {
+                "retry_on_failure": {"initial_interval": "100ms", "max_interval": "500ms"}
+            },
         },
         "extensions": {"health_check": {"endpoint": f"127.0.0.1:{free_port()}"}},
-        "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": {"traces/sampled": {"exporters": ["otlp_http/tempo"]}}},
+        "service": {
+            "telemetry": {"metrics": {"level": "none"}},
+            "pipelines": {"traces/sampled": {"exporters": ["otlp_http/tempo"]}},
+        },
     }
     path = tmp_path / "test.yaml"
     path.write_text(yaml.safe_dump(override))
     command = [otelcol, f"--config={FOLDER / 'app.yaml'}", f"--config={path}"]
     log = (tmp_path / "log").open("wb")
-    with log, subprocess.Popen(command, stdout=log, stderr=log, env=environment(tmp_path, PROMETHEUS_ENDPOINT=sink.url)) as process:
+    with (
+        log,
+        subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment(tmp_path, PROMETHEUS_ENDPOINT=sink.url)
+        ) as process,
+    ):
         try:
-            until(lambda: b"Everything is ready" in (tmp_path / "log").read_bytes() or process.poll(), "the Collector is ready")
+            until(
+                lambda: b"Everything is ready" in (tmp_path / "log").read_bytes() or process.poll(),
+                "the Collector is ready",
+            )
             assert process.poll() is None, (tmp_path / "log").read_text()[-2000:]
             yield f"http://127.0.0.1:{http}"
         finally:
             process.terminate()
 
 
-def send(endpoint: str, *, skip: int = 0, rejected: int = 0, failed: int = 0, rest: int = 0) -> None:
+def send(
+    endpoint: str, *, skip: int = 0, rejected: int = 0, failed: int = 0, rest: int = 0
+) -> None:
     """One trace each."""
-    provider = TracerProvider(resource=Resource({"service.name": "app", "service.instance.id": "one"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces"), max_queue_size=5000))
+    provider = TracerProvider(
+        resource=Resource({"service.name": "app", "service.instance.id": "one"})
+    )
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces"), max_queue_size=5000)
+    )
     tracer = provider.get_tracer("test")
     for count, decision, outcome in (
         (skip, "skip", "applied"),
@@ -100,7 +137,12 @@ def send(endpoint: str, *, skip: int = 0, rejected: int = 0, failed: int = 0, re
         for _ in range(count):
             with tracer.start_as_current_span("chat m", kind=SpanKind.CLIENT) as span:
                 span.set_attributes(
-                    {names.DECISION: decision, names.HINT_OUTCOME: outcome, names.REQUEST_MODEL: "m", "gen_ai.input.messages": SECRET}
+                    {
+                        names.DECISION: decision,
+                        names.HINT_OUTCOME: outcome,
+                        names.REQUEST_MODEL: "m",
+                        "gen_ai.input.messages": SECRET,
+                    }
                 )
                 if count == failed and outcome == "applied" and decision == "store":
                     span.set_status(StatusCode.ERROR)
@@ -108,25 +150,46 @@ def send(endpoint: str, *, skip: int = 0, rejected: int = 0, failed: int = 0, re
 
 
 def kept(sink: Sink, **wanted: str) -> int:
-    return sum(all(sink.attributes(span).get(key.replace("__", ".")) == value for key, value in wanted.items()) for span in sink.spans)
+    return sum(
+        all(
+            sink.attributes(span).get(key.replace("__", ".")) == value
+            for key, value in wanted.items()
+        )
+        for span in sink.spans
+    )
 
 
 def test_end_to_end(endpoint: str, sink: Sink) -> None:
     send(endpoint, skip=30, rejected=20, failed=10, rest=REST)
     until(lambda: kept(sink, kvpolicy__decision="skip") == 30, "every skipped call is kept")
-    until(lambda: kept(sink, kvpolicy__hint__outcome="rejected") == 20, "every rejected hint is kept")
-    until(lambda: sum(span.status.code == 2 for span in sink.spans) == 10, "every failed call is kept")
+    until(
+        lambda: kept(sink, kvpolicy__hint__outcome="rejected") == 20, "every rejected hint is kept"
+    )
+    until(
+        lambda: sum(span.status.code == 2 for span in sink.spans) == 10, "every failed call is kept"
+    )
     rest = len(sink.spans) - 60
     assert 0 < rest < REST / 2, "a share of the rest is kept"
     assert not [span for span in sink.spans if SECRET in str(span)], "content is masked"
 
-    until(lambda: sink.total("traces.span.metrics.calls") == 60 + REST, "all calls are counted, not the kept ones")
-    labels = {name: dict(pairs) for pairs, *_ in sink.samples() for name in [dict(pairs)["__name__"]]}
+    until(
+        lambda: sink.total("traces.span.metrics.calls") == 60 + REST,
+        "all calls are counted, not the kept ones",
+    )
+    labels = {
+        name: dict(pairs) for pairs, *_ in sink.samples() for name in [dict(pairs)["__name__"]]
+    }
     calls = labels[servers.SPAN_CALLS.name]
     assert calls["job"] == "app"
-    assert {label(names.DECISION), label(names.HINT_OUTCOME), label(names.REQUEST_MODEL)} <= set(calls)
+    assert {label(names.DECISION), label(names.HINT_OUTCOME), label(names.REQUEST_MODEL)} <= set(
+        calls
+    )
     assert f"{servers.SPAN_DURATION.name}_bucket" in labels
-    assert any(exemplars for pairs, _, _, exemplars in sink.samples() if dict(pairs)["__name__"] == f"{servers.SPAN_DURATION.name}_bucket")
+    assert any(
+        exemplars
+        for pairs, _, _, exemplars in sink.samples()
+        if dict(pairs)["__name__"] == f"{servers.SPAN_DURATION.name}_bucket"
+    )
 
 
 def test_nothing_is_lost_while_the_backend_is_down(endpoint: str, sink: Sink) -> None:

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from otel_kvpolicy.dashboards import servers
+from otel_kvpolicy import series as servers
 from otel_kvpolicy.dashboards.queries import LMCACHE_JOB, SENT
 from otel_kvpolicy.telemetry import names
 
 FOLDER = Path(__file__).parents[2] / "collector"
-CONFIGS = {name: yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) for name in ("app", "gb10", "gateway")}
+CONFIGS = {
+    name: yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    for name in ("app", "gb10", "gateway")
+}
 BUILDER = yaml.safe_load((FOLDER / "builder.yaml").read_text())
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 EVERY = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -27,20 +30,53 @@ KINDS = ("receivers", "processors", "exporters", "connectors", "extensions")
 # Module of each component type, by the components' own metadata: the type is not always the module's name.
 MODULES = {
     ("receivers", "otlp"): "go.opentelemetry.io/collector/receiver/otlpreceiver",
-    ("receivers", "prometheus"): "github.com/open-telemetry/opentelemetry-collector-contrib/receiver/prometheusreceiver",
-    ("processors", "memory_limiter"): "go.opentelemetry.io/collector/processor/memorylimiterprocessor",
-    ("processors", "attributes"): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/attributesprocessor",
-    ("processors", "filter"): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/filterprocessor",
-    ("processors", "redaction"): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/redactionprocessor",
-    ("processors", "resource"): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/resourceprocessor",
-    ("processors", "tail_sampling"): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/tailsamplingprocessor",
+    (
+        "receivers",
+        "prometheus",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/receiver/prometheusreceiver",
+    (
+        "processors",
+        "memory_limiter",
+    ): "go.opentelemetry.io/collector/processor/memorylimiterprocessor",
+    (
+        "processors",
+        "attributes",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/attributesprocessor",
+    (
+        "processors",
+        "filter",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/filterprocessor",
+    (
+        "processors",
+        "redaction",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/redactionprocessor",
+    (
+        "processors",
+        "resource",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/resourceprocessor",
+    (
+        "processors",
+        "tail_sampling",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/processor/tailsamplingprocessor",
     ("connectors", "forward"): "go.opentelemetry.io/collector/connector/forwardconnector",
-    ("connectors", "span_metrics"): "github.com/open-telemetry/opentelemetry-collector-contrib/connector/spanmetricsconnector",
+    (
+        "connectors",
+        "span_metrics",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/connector/spanmetricsconnector",
     ("exporters", "otlp_grpc"): "go.opentelemetry.io/collector/exporter/otlpexporter",
     ("exporters", "otlp_http"): "go.opentelemetry.io/collector/exporter/otlphttpexporter",
-    ("exporters", "load_balancing"): "github.com/open-telemetry/opentelemetry-collector-contrib/exporter/loadbalancingexporter",
-    ("extensions", "health_check"): "github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension",
-    ("extensions", "file_storage"): "github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage",
+    (
+        "exporters",
+        "load_balancing",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/exporter/loadbalancingexporter",
+    (
+        "extensions",
+        "health_check",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension",
+    (
+        "extensions",
+        "file_storage",
+    ): "github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage",
 }
 
 # Deprecated as of the pinned version: components, and fields of the components used here.
@@ -55,7 +91,13 @@ DEPRECATED = {
     ("receivers", "hostmetrics"),
     ("extensions", "memory_ballast"),
 }
-DEPRECATED_FIELDS = {"invert_match", "add_metric_suffixes", "idle_conn_timeout", "dimensions_cache_size", "expected_new_traces_per_sec"}
+DEPRECATED_FIELDS = {
+    "invert_match",
+    "add_metric_suffixes",
+    "idle_conn_timeout",
+    "dimensions_cache_size",
+    "expected_new_traces_per_sec",
+}
 
 
 def kind_of(component: str) -> str:
@@ -71,13 +113,22 @@ def used(config: dict[str, Any]) -> set[tuple[str, str]]:
     found = {("extensions", name) for name in config["service"]["extensions"]}
     for pipeline in config["service"]["pipelines"].values():
         for part in ("receivers", "processors", "exporters"):
-            found |= {("connectors" if name in connectors else part, name) for name in pipeline.get(part, [])}
+            found |= {
+                ("connectors" if name in connectors else part, name)
+                for name in pipeline.get(part, [])
+            }
     return found
 
 
 def walk(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield path, node
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    children = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, child in children:
         yield from walk(child, (*path, str(key)))
 
@@ -91,8 +142,12 @@ def test_pipelines_name_what_is_declared_and_nothing_lies_idle(config: dict[str,
 def test_connectors_join_pipelines(config: dict[str, Any]) -> None:
     pipelines = config["service"]["pipelines"].values()
     for name in config.get("connectors", {}):
-        assert any(name in pipeline["exporters"] for pipeline in pipelines), f"nothing goes into {name}"
-        assert any(name in pipeline["receivers"] for pipeline in pipelines), f"nothing comes out of {name}"
+        assert any(name in pipeline["exporters"] for pipeline in pipelines), (
+            f"nothing goes into {name}"
+        )
+        assert any(name in pipeline["receivers"] for pipeline in pipelines), (
+            f"nothing comes out of {name}"
+        )
 
 
 @EVERY
@@ -102,7 +157,11 @@ def test_nothing_deprecated(config: dict[str, Any]) -> None:
 
 
 def test_builder_holds_what_is_used_and_nothing_else() -> None:
-    wanted = {(kind, MODULES[kind, kind_of(name)]) for config in CONFIGS.values() for kind, name in declared(config)}
+    wanted = {
+        (kind, MODULES[kind, kind_of(name)])
+        for config in CONFIGS.values()
+        for kind, name in declared(config)
+    }
     held = {(kind, entry["gomod"].split(" ")[0]) for kind in KINDS for entry in BUILDER[kind]}
     assert held == wanted
 
@@ -116,7 +175,9 @@ def test_builder_pins_one_version() -> None:
     # Stable modules are released along with the others: v1.65.0 with v0.159.0.
     assert providers == {f"v1.{int(version.split('.')[1]) - 94}.0"}
     schemes = set(re.findall(r"\$\{(\w+):", text))
-    assert {f"{scheme}provider" for scheme in schemes} <= {entry["gomod"].split(" ")[0].rsplit("/", 1)[1] for entry in BUILDER["providers"]}
+    assert {f"{scheme}provider" for scheme in schemes} <= {
+        entry["gomod"].split(" ")[0].rsplit("/", 1)[1] for entry in BUILDER["providers"]
+    }
 
 
 @EVERY
@@ -133,13 +194,19 @@ def test_exporters_keep_what_they_cannot_send(config: dict[str, Any]) -> None:
             continue
         assert exporter["sending_queue"]["storage"] == "file_storage", name
         assert "batch" in exporter["sending_queue"], name
-        assert exporter["retry_on_failure"]["max_elapsed_time"] == "0s", "retried until the queue is full"
+        assert exporter["retry_on_failure"]["max_elapsed_time"] == "0s", (
+            "retried until the queue is full"
+        )
     assert config["extensions"]["file_storage"]["create_directory"] is True
 
 
 @EVERY
 def test_nothing_listens_beyond_loopback_by_default(config: dict[str, Any]) -> None:
-    listening = [value for path, value in walk({k: config[k] for k in ("receivers", "extensions")}) if path and path[-1] == "endpoint"]
+    listening = [
+        value
+        for path, value in walk({k: config[k] for k in ("receivers", "extensions")})
+        if path and path[-1] == "endpoint"
+    ]
     assert listening
     for endpoint in listening:
         assert re.fullmatch(r"(127\.0\.0\.1|\$\{env:OTLP_LISTEN:-127\.0\.0\.1\}):\d+", endpoint)
@@ -154,7 +221,9 @@ def test_no_secret_is_written_down(config: dict[str, Any]) -> None:
 
 def test_span_metrics_are_what_the_dashboards_ask_for() -> None:
     connector = CONFIGS["app"]["connectors"]["span_metrics"]
-    assert tuple(dimension["name"] for dimension in connector["dimensions"]) == servers.SPAN_DIMENSIONS
+    assert (
+        tuple(dimension["name"] for dimension in connector["dimensions"]) == servers.SPAN_DIMENSIONS
+    )
     assert connector["histogram"]["unit"] == "s"
     assert "namespace" not in connector, "the dashboards use the default, traces.span.metrics"
     assert connector["exemplars"]["enabled"]
@@ -166,22 +235,33 @@ def test_all_calls_are_counted_before_any_is_dropped() -> None:
     assert pipelines["traces/decided"]["exporters"] == ["span_metrics"]
     assert pipelines["traces/decided"]["receivers"] == ["forward/decided"]
     assert set(pipelines["traces/in"]["exporters"]) == {"forward/decided", "forward/sampled"}
-    samplers = [name for name, pipeline in pipelines.items() if "tail_sampling" in pipeline["processors"]]
+    samplers = [
+        name for name, pipeline in pipelines.items() if "tail_sampling" in pipeline["processors"]
+    ]
     assert samplers == ["traces/sampled"]
 
 
 def test_sampling_keeps_what_is_asked_about() -> None:
-    policies = {policy["name"]: policy for policy in CONFIGS["app"]["processors"]["tail_sampling"]["policies"]}
+    policies = {
+        policy["name"]: policy
+        for policy in CONFIGS["app"]["processors"]["tail_sampling"]["policies"]
+    }
     skipped = policies["skipped"]["string_attribute"]
     assert (skipped["key"], skipped["values"]) == (names.DECISION, [names.SKIP])
     refused = policies["rejected-or-policy-failed"]["string_attribute"]
     assert refused["key"] == names.HINT_OUTCOME
-    known = set(re.findall(r'"(\w+)"', next(a.meaning for a in names.ATTRIBUTES if a.name == names.HINT_OUTCOME)))
+    known = set(
+        re.findall(
+            r'"(\w+)"', next(a.meaning for a in names.ATTRIBUTES if a.name == names.HINT_OUTCOME)
+        )
+    )
     assert set(refused["values"]) == {"rejected", "error"} <= known
     assert set(SENT.split("|")) <= known
     assert policies["failed"]["status_code"]["status_codes"] == ["ERROR"]
     assert policies["share-of-the-rest"]["type"] == "probabilistic"
-    assert not [p for p in policies.values() if p["type"] == "latency"], "it would bias durations by decision"
+    assert not [p for p in policies.values() if p["type"] == "latency"], (
+        "it would bias durations by decision"
+    )
     (condition,) = CONFIGS["app"]["processors"]["filter/decided"]["trace_conditions"]
     assert condition == f'span.attributes["{names.DECISION}"] == nil'
 
@@ -189,10 +269,21 @@ def test_sampling_keeps_what_is_asked_about() -> None:
 def test_redaction_leaves_the_policys_own_attributes_alone() -> None:
     patterns = CONFIGS["app"]["processors"]["redaction"]["blocked_key_patterns"]
     written = [attribute.name for attribute in names.ATTRIBUTES]
-    written += [names.USAGE_INPUT_TOKENS, names.USAGE_OUTPUT_TOKENS, names.USAGE_CACHE_READ_INPUT_TOKENS, names.REQUEST_MODEL]
+    written += [
+        names.USAGE_INPUT_TOKENS,
+        names.USAGE_OUTPUT_TOKENS,
+        names.USAGE_CACHE_READ_INPUT_TOKENS,
+        names.REQUEST_MODEL,
+    ]
     for pattern in patterns:
         assert not [name for name in written if re.search(pattern, name)], pattern
-    secret = ["gen_ai.input.messages", "http.request.header.authorization", "llm.api_key", "url.query", "gen_ai.tool.call.arguments"]
+    secret = [
+        "gen_ai.input.messages",
+        "http.request.header.authorization",
+        "llm.api_key",
+        "url.query",
+        "gen_ai.tool.call.arguments",
+    ]
     for name in secret:
         assert any(re.search(pattern, name) for pattern in patterns), name
 
@@ -222,7 +313,17 @@ def test_the_fleet_is_balanced_by_trace() -> None:
 
 
 # --- compose -----------------------------------------------------------------------------------------------------------------------
-SERVICE_KEYS = {"image", "ports", "environment", "volumes", "network_mode", "depends_on", "working_dir", "command", "restart"}
+SERVICE_KEYS = {
+    "image",
+    "ports",
+    "environment",
+    "volumes",
+    "network_mode",
+    "depends_on",
+    "working_dir",
+    "command",
+    "restart",
+}
 
 
 @pytest.mark.parametrize("service", COMPOSE["services"].values(), ids=COMPOSE["services"])
@@ -244,7 +345,9 @@ def test_compose_service(service: dict[str, Any]) -> None:
 def test_compose_takes_the_password_from_outside() -> None:
     environment = COMPOSE["services"]["lgtm"]["environment"]
     assert environment["GF_SECURITY_ADMIN_PASSWORD"].startswith("${GRAFANA_PASSWORD:?")
-    assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "false", "the image lets anyone in as admin otherwise"
+    assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "false", (
+        "the image lets anyone in as admin otherwise"
+    )
 
 
 def test_compose_gives_the_collector_what_it_reads() -> None:
@@ -257,18 +360,29 @@ def test_compose_gives_the_collector_what_it_reads() -> None:
 def test_compose_by_docker() -> None:
     """By the real client, where it has the plugin."""
     for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0:
+        if (
+            shutil.which(command[0])
+            and subprocess.run([*command, "version"], capture_output=True, check=False).returncode
+            == 0
+        ):
             break
     else:
         pytest.skip("neither docker compose nor docker-compose is here")
     environment = {**os.environ, "GRAFANA_PASSWORD": "x"}
     done = subprocess.run(
-        [*command, "-f", str(FOLDER / "compose.yaml"), "config", "-q"], capture_output=True, text=True, check=False, env=environment
+        [*command, "-f", str(FOLDER / "compose.yaml"), "config", "-q"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     del environment["GRAFANA_PASSWORD"]
     assert subprocess.run(
-        [*command, "-f", str(FOLDER / "compose.yaml"), "config", "-q"], capture_output=True, check=False, env=environment
+        [*command, "-f", str(FOLDER / "compose.yaml"), "config", "-q"],
+        capture_output=True,
+        check=False,
+        env=environment,
     ).returncode
 
 
@@ -281,12 +395,17 @@ def test_prometheus_promotes_what_the_dashboards_may_be_asked_for() -> None:
 
 
 def test_grafana_finds_the_dashboards_and_exemplars_lead_to_tempo() -> None:
-    (provider,) = yaml.safe_load((FOLDER / "provisioning" / "dashboards.yaml").read_text())["providers"]
+    (provider,) = yaml.safe_load((FOLDER / "provisioning" / "dashboards.yaml").read_text())[
+        "providers"
+    ]
     volumes = COMPOSE["services"]["lgtm"]["volumes"]
     assert any(volume.endswith(f"{provider['options']['path']}:ro") for volume in volumes)
     assert provider["allowUiUpdates"] is False
     sources = {
-        source["uid"]: source for source in yaml.safe_load((FOLDER / "provisioning" / "datasources.yaml").read_text())["datasources"]
+        source["uid"]: source
+        for source in yaml.safe_load((FOLDER / "provisioning" / "datasources.yaml").read_text())[
+            "datasources"
+        ]
     }
     (exemplars,) = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
     assert exemplars["name"] == "trace_id"

@@ -70,9 +70,18 @@ def test_what_is_sent_is_found(kind: str, tmp_path: Path) -> None:
         until(lambda: sink.total(names.DECISIONS.name) == len(seen), "all decisions arrive")
         _exported(sink)
 
-        headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf", "X-Prometheus-Remote-Write-Version": "0.1.0"}
+        headers = {
+            "Content-Encoding": "snappy",
+            "Content-Type": "application/x-protobuf",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        }
         body = snappy(write_request(sink.samples()))
-        answer = httpx2.post(f"http://127.0.0.1:{prometheus.port}/api/v1/write", content=body, headers=headers, trust_env=False)
+        answer = httpx2.post(
+            f"http://127.0.0.1:{prometheus.port}/api/v1/write",
+            content=body,
+            headers=headers,
+            trust_env=False,
+        )
         assert answer.status_code == 204, answer.text
 
         kinds = Counter(call["kind"] for call in seen)
@@ -80,15 +89,25 @@ def test_what_is_sent_is_found(kind: str, tmp_path: Path) -> None:
         skipped = (kinds["skip"] + kinds["caller"]) / len(seen)
         assert prometheus.number(fill(panel_expr("Skipped calls"))) == pytest.approx(skipped)
         window = f"{(time.time() - started) * 1000:.0f}ms"
-        ratio = prometheus.number(fill(panel_expr("Skip ratio", "skip ratio, calls"), window=window))
+        ratio = prometheus.number(
+            fill(panel_expr("Skip ratio", "skip ratio, calls"), window=window)
+        )
         assert ratio == pytest.approx(skipped, rel=1e-6), "both rounds of calls have the same share"
         stored = {metric.prometheus for metric in names.METRICS if metric is not names.ERRORS}
         present = set(prometheus.api("label/__name__/values"))
         assert stored <= present | {name.rsplit("_bucket", 1)[0] for name in present}
 
         # Exemplars, which only this path carries, lead to traces that were sent.
-        query = {"query": names.DECISIONS.prometheus, "start": time.time() - 600, "end": time.time() + 60}
-        exemplars = [item for series in prometheus.api("query_exemplars", **query) for item in series["exemplars"]]
+        query = {
+            "query": names.DECISIONS.prometheus,
+            "start": time.time() - 600,
+            "end": time.time() + 60,
+        }
+        exemplars = [
+            item
+            for series in prometheus.api("query_exemplars", **query)
+            for item in series["exemplars"]
+        ]
         traces = {span.trace_id.hex() for span in _decided(sink)}
         assert exemplars
         assert {exemplar["labels"]["trace_id"] for exemplar in exemplars} <= traces

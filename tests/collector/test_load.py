@@ -32,7 +32,14 @@ def test_load_sends_decisions() -> None:
             "OTEL_LOGS_EXPORTER": "none",
         }
         options = ["--calls=150", "--rate=1000"]
-        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            [*command, *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
         decisions = {sink.attributes(span).get(names.DECISION) for span in sink.spans}
         assert {names.STORE, names.SKIP} <= decisions

@@ -26,7 +26,9 @@ from prometheus_client import start_http_server
 from otel_kvpolicy import KVPolicyInstrumentor, kv_context
 
 RESOURCE = Resource({"service.name": "app", "service.instance.id": "one"})
-WORDS = [f"{one}{two}{three}" for one in "bdfgklmnprst" for two in "aeiou" for three in "bdfgklmnprst"]
+WORDS = [
+    f"{one}{two}{three}" for one in "bdfgklmnprst" for two in "aeiou" for three in "bdfgklmnprst"
+]
 
 
 def words(seed: str, count: int) -> str:
@@ -39,7 +41,10 @@ def messages(kind: str, number: int, scale: float) -> list[Any]:
     """A one-off prompt of more than a chunk, or one behind one of three long system prompts."""
     if kind in ("store", "rejected"):
         system = words(f"system {number % 3}", round(1600 * scale))
-        return [{"role": "system", "content": system}, {"role": "user", "content": words(f"{number}", round(300 * scale))}]
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": words(f"{number}", round(300 * scale))},
+        ]
     return [{"role": "user", "content": words(f"once {kind} {number}", round(700 * scale))}]
 
 
@@ -52,14 +57,22 @@ def fail(_span: Any, _decision: Any, request: Any) -> None:
 def call(client: OpenAI, model: str, kind: str, number: int, scale: float) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if kind == "caller":
-        extra["extra_body"] = {"kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}}
+        extra["extra_body"] = {
+            "kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
+        }
     if kind == "fault":
         extra["user"] = "fault"
     with kv_context(agent_name="planner" if kind == "store" else None):
-        answer = client.chat.completions.create(model=model, messages=messages(kind, number, scale), max_tokens=4, **extra)
+        answer = client.chat.completions.create(
+            model=model, messages=messages(kind, number, scale), max_tokens=4, **extra
+        )
     assert answer.usage
     details = answer.usage.prompt_tokens_details
-    return {"kind": kind, "prompt": answer.usage.prompt_tokens, "cached": (details and details.cached_tokens) or 0}
+    return {
+        "kind": kind,
+        "prompt": answer.usage.prompt_tokens,
+        "cached": (details and details.cached_tokens) or 0,
+    }
 
 
 def scraped() -> int:
@@ -71,9 +84,13 @@ def scraped() -> int:
 
 def sent(endpoint: str) -> None:
     """Instruments for OTLP."""
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{endpoint}/v1/metrics"), export_interval_millis=500)
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(f"{endpoint}/v1/metrics"), export_interval_millis=500
+    )
     tracing = TracerProvider(resource=RESOURCE)
-    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces"), schedule_delay_millis=300))
+    tracing.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces"), schedule_delay_millis=300)
+    )
     trace.set_tracer_provider(tracing)
     KVPolicyInstrumentor().instrument(meter_provider=MeterProvider([reader], resource=RESOURCE))
 
@@ -89,7 +106,10 @@ def main() -> None:
     for line in sys.stdin:
         given = json.loads(line)
         client = OpenAI(api_key="none", base_url=given["base_url"], max_retries=0)
-        seen = [call(client, given["model"], kind, number, given["scale"]) for kind, number in given["calls"]]
+        seen = [
+            call(client, given["model"], kind, number, given["scale"])
+            for kind, number in given["calls"]
+        ]
         sys.stdout.write(json.dumps(seen) + "\n")
         sys.stdout.flush()
 

@@ -13,9 +13,15 @@ import yaml
 from otel_kvpolicy.dashboards import files
 
 FILES = files()
-DASHBOARDS: dict[str, dict[str, Any]] = {name: json.loads(text) for name, text in FILES.items() if name.endswith(".json")}
+DASHBOARDS: dict[str, dict[str, Any]] = {
+    name: json.loads(text) for name, text in FILES.items() if name.endswith(".json")
+}
 RULES: list[dict[str, Any]] = [
-    rule for name, text in FILES.items() if name.endswith(".yaml") for group in yaml.safe_load(text)["groups"] for rule in group["rules"]
+    rule
+    for name, text in FILES.items()
+    if name.endswith(".yaml")
+    for group in yaml.safe_load(text)["groups"]
+    for rule in group["rules"]
 ]
 
 
@@ -50,7 +56,12 @@ def panel_queries() -> Iterator[Asked]:
         for panel in filter(is_prometheus, panels(dashboard)):
             for target in panel["targets"]:
                 unit = panel["fieldConfig"]["defaults"]["unit"]
-                yield Asked(f"{dashboard['title']} / {panel['title']} / {target['refId']}", target["expr"], unit, target["instant"])
+                yield Asked(
+                    f"{dashboard['title']} / {panel['title']} / {target['refId']}",
+                    target["expr"],
+                    unit,
+                    target["instant"],
+                )
 
 
 def variable_queries() -> Iterator[Asked]:
@@ -60,13 +71,17 @@ def variable_queries() -> Iterator[Asked]:
             if variable["type"] == "query":
                 found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
                 assert found, variable["query"]
-                yield Asked(f"{dashboard['title']} / variable {variable['name']} of {found[2]}", found[1])
+                yield Asked(
+                    f"{dashboard['title']} / variable {variable['name']} of {found[2]}", found[1]
+                )
 
 
 def annotation_queries() -> Iterator[Asked]:
     for dashboard in DASHBOARDS.values():
         for annotation in dashboard["annotations"]["list"]:
-            yield Asked(f"{dashboard['title']} / annotation {annotation['name']}", annotation["expr"])
+            yield Asked(
+                f"{dashboard['title']} / annotation {annotation['name']}", annotation["expr"]
+            )
 
 
 def rule_queries() -> Iterator[Asked]:
@@ -76,7 +91,13 @@ def rule_queries() -> Iterator[Asked]:
 
 def fill(expr: str, *, window: str = "5m", span: str = "1h", **variables: str) -> str:
     """What Grafana does to a query before it sends it: macros, and variables (All where none is named)."""
-    values = {"__rate_interval": window, "__range": span, "chunk": "256", "decision": "skip", **variables}
+    values = {
+        "__rate_interval": window,
+        "__range": span,
+        "chunk": "256",
+        "decision": "skip",
+        **variables,
+    }
     return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ".*"), expr)
 
 

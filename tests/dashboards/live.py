@@ -109,14 +109,20 @@ class Growing:
 
 def _environment() -> dict[str, str]:
     """Ours, without settings of this package or of OpenTelemetry that are meant for other processes."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KV_CACHE_", "OTEL_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("KV_CACHE_", "OTEL_"))
+    }
     return kept | {"NO_PROXY": LOOPBACK}
 
 
 class App:
     """The instrumented application."""
 
-    def __init__(self, *arguments: str, model: str = "stand-in", scale: float = 1, **environment: str) -> None:
+    def __init__(
+        self, *arguments: str, model: str = "stand-in", scale: float = 1, **environment: str
+    ) -> None:
         command = [sys.executable, "-m", "tests.dashboards.app", *arguments]
         self._model, self._scale = model, scale
         self._process = subprocess.Popen(
@@ -139,7 +145,17 @@ class App:
         for kind in kinds:
             self._made += 1
             numbered.append((kind, self._made))
-        self._process.stdin.write(json.dumps({"base_url": base_url, "model": self._model, "scale": self._scale, "calls": numbered}) + "\n")
+        self._process.stdin.write(
+            json.dumps(
+                {
+                    "base_url": base_url,
+                    "model": self._model,
+                    "scale": self._scale,
+                    "calls": numbered,
+                }
+            )
+            + "\n"
+        )
         self._process.stdin.flush()
         seen: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
         return seen
@@ -158,7 +174,12 @@ class App:
 def target(job: str, instance: str, port: int, path: str = "/metrics") -> dict[str, Any]:
     """A scrape of one page, under the name that the host would have."""
     static = [{"targets": [f"{LOOPBACK}:{port}"], "labels": {"instance": instance}}]
-    return {"job_name": f"{job}/{instance}", "metrics_path": path, "static_configs": static, "relabel_configs": [_job(job)]}
+    return {
+        "job_name": f"{job}/{instance}",
+        "metrics_path": path,
+        "static_configs": static,
+        "relabel_configs": [_job(job)],
+    }
 
 
 def _job(job: str) -> dict[str, str]:
@@ -169,7 +190,9 @@ def _job(job: str) -> dict[str, str]:
 class Prometheus:
     """Debian's Prometheus with the built rules, evaluated and scraped every second."""
 
-    def __init__(self, folder: Path, targets: list[dict[str, Any]], alertmanager: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, targets: list[dict[str, Any]], alertmanager: int | None = None
+    ) -> None:
         self.port = free_port()
         self._folder = folder
         rules = []
@@ -179,7 +202,11 @@ class Prometheus:
                 path.write_text(text)
                 rules.append(str(path))
         config: dict[str, Any] = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {
+                "scrape_interval": "1s",
+                "scrape_timeout": "1s",
+                "evaluation_interval": "1s",
+            },
             "rule_files": rules,
             "scrape_configs": targets,
         }
@@ -188,7 +215,9 @@ class Prometheus:
             config["alerting"] = {"alertmanagers": managers}
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._process: subprocess.Popen[bytes] | None = None
-        self._client = httpx2.Client(base_url=f"http://{LOOPBACK}:{self.port}", trust_env=False, timeout=20)
+        self._client = httpx2.Client(
+            base_url=f"http://{LOOPBACK}:{self.port}", trust_env=False, timeout=20
+        )
 
     def start(self) -> None:
         """Starts, and waits until it answers."""
@@ -221,7 +250,12 @@ class Prometheus:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
         self._client.close()
 
@@ -245,15 +279,25 @@ class Prometheus:
         assert len(found) <= 1, found
         return found[0][1] if found else None
 
-    def samples(self, selector: str, at: float) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+    def samples(
+        self, selector: str, at: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         """Raw samples of a range selector."""
         found = self.api("query", query=selector, time=at)["result"]
-        return [(series["metric"], [(moment, float(value)) for moment, value in series["values"]]) for series in found]
+        return [
+            (series["metric"], [(moment, float(value)) for moment, value in series["values"]])
+            for series in found
+        ]
 
-    def matrix(self, expr: str, start: float, end: float, step: float) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+    def matrix(
+        self, expr: str, start: float, end: float, step: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         """A range query's series."""
         found = self.api("query_range", query=expr, start=start, end=end, step=step)["result"]
-        return [(series["metric"], [(moment, float(value)) for moment, value in series["values"]]) for series in found]
+        return [
+            (series["metric"], [(moment, float(value)) for moment, value in series["values"]])
+            for series in found
+        ]
 
 
 @contextmanager

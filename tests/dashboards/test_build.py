@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from otel_kvpolicy.cli.dashboards.command import command
 from otel_kvpolicy.dashboards import files
-from otel_kvpolicy.dashboards.command import command
 
 COMMITTED = Path(__file__).parents[2] / "dashboards"
 
@@ -29,21 +29,32 @@ def test_committed_files_are_current(cli: CliRunner) -> None:
 def test_building_twice_gives_the_same() -> None:
     """Also in another process, whose hashes are seeded otherwise."""
     code = "import json, otel_kvpolicy.dashboards as d; print(json.dumps(dict(d.files())))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"})
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7"},
+    )
     assert json.loads(other.stdout) == dict(files())
 
 
 def test_export_then_check(cli: CliRunner, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     assert cli.invoke(command, ["export", str(folder)]).exit_code == 0
-    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(files())
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(
+        files()
+    )
     assert cli.invoke(command, ["check", "--against", str(folder)]).exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (lambda folder: (folder / "grafana/kv-policy.json").write_text("{}"), "not what the generator builds"),
+        (
+            lambda folder: (folder / "grafana/kv-policy.json").write_text("{}"),
+            "not what the generator builds",
+        ),
         (lambda folder: (folder / "rules/alerts.yaml").unlink(), "missing"),
         (lambda folder: (folder / "grafana/mine.json").write_text("{}"), "nothing builds it"),
     ],

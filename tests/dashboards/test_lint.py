@@ -11,22 +11,39 @@ from typing import Any
 import jsonschema
 import pytest
 
+from otel_kvpolicy.cli.explain.command import command as explain
 from otel_kvpolicy.dashboards import limits
 from otel_kvpolicy.dashboards import panels as generator
 from otel_kvpolicy.dashboards.queries import NAMES_STATES
-from otel_kvpolicy.explain.command import command as explain
 
 from .built import DASHBOARDS, RULES, is_prometheus, panels
 
 SCHEMA = Path(__file__).parents[3] / "shared" / "data" / "grafana_dashboard.jsonschema.json"
-EVERY = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=[d["uid"] for d in DASHBOARDS.values()])
+EVERY = pytest.mark.parametrize(
+    "dashboard", DASHBOARDS.values(), ids=[d["uid"] for d in DASHBOARDS.values()]
+)
 PANELS = pytest.mark.parametrize(
     "panel",
     [panel for dashboard in DASHBOARDS.values() for panel in panels(dashboard)],
     ids=[f"{d['uid']}: {panel['title']}" for d in DASHBOARDS.values() for panel in panels(d)],
 )
-UNITS = {"percentunit", "percent", "short", "s", "reqps", "ops", "bytes", "Bps", "watt", "celsius", "hertz", "none"}
-PALETTE = re.compile(r"(super-light-|light-|semi-dark-|dark-)?(red|orange|yellow|green|blue|purple)|#808080")
+UNITS = {
+    "percentunit",
+    "percent",
+    "short",
+    "s",
+    "reqps",
+    "ops",
+    "bytes",
+    "Bps",
+    "watt",
+    "celsius",
+    "hertz",
+    "none",
+}
+PALETTE = re.compile(
+    r"(super-light-|light-|semi-dark-|dark-)?(red|orange|yellow|green|blue|purple)|#808080"
+)
 
 
 def schema() -> jsonschema.Draft7Validator:
@@ -42,7 +59,11 @@ def schema() -> jsonschema.Draft7Validator:
         "items": {
             "type": "object",
             "required": ["title", "url"],
-            "properties": {"title": {"type": "string"}, "url": {"type": "string"}, "targetBlank": {"type": "boolean"}},
+            "properties": {
+                "title": {"type": "string"},
+                "url": {"type": "string"},
+                "targetBlank": {"type": "boolean"},
+            },
             "additionalProperties": False,
         },
     }
@@ -56,7 +77,12 @@ def test_schema(dashboard: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [(("titel",), "KV policy"), (("panels", 1, "gridPos", "w"), "12"), (("templating", "list", 0, "refresh"), 7), (("links", 0, "typ"), 1)],
+    [
+        (("titel",), "KV policy"),
+        (("panels", 1, "gridPos", "w"), "12"),
+        (("templating", "list", 0, "refresh"), 7),
+        (("links", 0, "typ"), 1),
+    ],
 )
 def test_the_schema_would_catch_a_fault(path: tuple[Any, ...], value: Any) -> None:
     wrong = json.loads(json.dumps(next(iter(DASHBOARDS.values()))))
@@ -113,14 +139,19 @@ def test_variables(dashboard: dict[str, Any]) -> None:
             assert variable["includeAll"]
             assert variable["allValue"] == ".*"
             assert variable["description"]
-        assert f"${variable['name']}" in text or f"${{{variable['name']}}}" in text, f"{variable['name']} selects nothing"
+        assert f"${variable['name']}" in text or f"${{{variable['name']}}}" in text, (
+            f"{variable['name']} selects nothing"
+        )
     used = set(re.findall(r"\$\{?([a-z]\w*)\b(?!\.)", text)) - {"labels", "value"}
     assert used <= set(names), "a variable that is not there"
 
 
 @EVERY
 def test_places(dashboard: dict[str, Any]) -> None:
-    shown = [*dashboard["panels"], *(p for row in dashboard["panels"] if row["type"] == "row" for p in row["panels"])]
+    shown = [
+        *dashboard["panels"],
+        *(p for row in dashboard["panels"] if row["type"] == "row" for p in row["panels"]),
+    ]
     ids = [panel["id"] for panel in shown]
     assert len(set(ids)) == len(ids)
     for panel in shown:
@@ -160,7 +191,11 @@ def test_panel_says_what_it_is(panel: dict[str, Any]) -> None:
     assert defaults["unit"] in UNITS
     assert defaults["noValue"], "what no data means"
     assert "No data: " in panel["description"]
-    if defaults["unit"] == "percentunit" and panel["type"] in ("timeseries", "xychart") and panel["title"] != "Do LMCache's stores react?":
+    if (
+        defaults["unit"] == "percentunit"
+        and panel["type"] in ("timeseries", "xychart")
+        and panel["title"] != "Do LMCache's stores react?"
+    ):
         assert (defaults["min"], defaults["max"]) == (0, 1)
     if panel["type"] == "timeseries":
         assert panel["options"]["legend"]["showLegend"]
@@ -200,11 +235,17 @@ def test_thresholds_and_colours_suit_both_themes(panel: dict[str, Any]) -> None:
         assert steps[0]["value"] is None, "Grafana's types insist on the first step's null"
         assert [s["value"] for s in steps[1:]] == sorted(s["value"] for s in steps[1:])
     used = [step["color"] for step in steps]
-    used += [state["color"] for mapping in defaults.get("mappings", []) for state in mapping["options"].values()]
+    used += [
+        state["color"]
+        for mapping in defaults.get("mappings", [])
+        for state in mapping["options"].values()
+    ]
     for override in panel["fieldConfig"]["overrides"]:
         used += [p["value"]["fixedColor"] for p in override["properties"] if p["id"] == "color"]
     for colour in used:
-        assert PALETTE.fullmatch(colour), f"{colour} is not a colour of Grafana's palette, which both themes can show"
+        assert PALETTE.fullmatch(colour), (
+            f"{colour} is not a colour of Grafana's palette, which both themes can show"
+        )
 
 
 def test_a_meaning_has_one_colour_everywhere() -> None:
@@ -215,7 +256,10 @@ def test_a_meaning_has_one_colour_everywhere() -> None:
                 for part in override["properties"]:
                     if part["id"] == "color":
                         name = override["matcher"]["options"]
-                        assert seen.setdefault(name, part["value"]["fixedColor"]) == part["value"]["fixedColor"], name
+                        assert (
+                            seen.setdefault(name, part["value"]["fixedColor"])
+                            == part["value"]["fixedColor"]
+                        ), name
 
 
 @PANELS
@@ -223,7 +267,12 @@ def test_links_lead_somewhere(panel: dict[str, Any]) -> None:
     """Data links open Explore on Tempo with a TraceQL query, over the dashboard's time range."""
     links = list(panel["fieldConfig"]["defaults"].get("links", []))
     for override in panel["fieldConfig"]["overrides"]:
-        links += [link for part in override["properties"] if part["id"] == "links" for link in part["value"]]
+        links += [
+            link
+            for part in override["properties"]
+            if part["id"] == "links"
+            for link in part["value"]
+        ]
     for link in links:
         assert link["title"]
         assert link["url"].startswith("/explore?schemaVersion=1&panes=%7B")
@@ -241,7 +290,9 @@ def test_what_the_issue_asks_for_is_linked() -> None:
 
 def test_the_command_line_that_is_shown_exists() -> None:
     accepted = {option for parameter in explain.params for option in parameter.opts}
-    shown = re.findall(r"otel-kvpolicy explain [^\s`]+ (--\w+) http", json.dumps(list(DASHBOARDS.values())))
+    shown = re.findall(
+        r"otel-kvpolicy explain [^\s`]+ (--\w+) http", json.dumps(list(DASHBOARDS.values()))
+    )
     assert len(shown) >= 2
     assert set(shown) <= accepted
 
@@ -262,12 +313,20 @@ def test_the_limits_of_panels_are_those_of_alerts() -> None:
 def test_every_state_of_the_names_panel_is_told_in_words() -> None:
     (panel,) = [p for d in DASHBOARDS.values() for p in panels(d) if p["title"] == "LMCache speaks"]
     asked = {int(found) for found in re.findall(r"(\d) \* group", panel["targets"][0]["expr"])}
-    assert asked == set(NAMES_STATES) == {int(value) for value in panel["fieldConfig"]["defaults"]["mappings"][0]["options"]}
+    assert (
+        asked
+        == set(NAMES_STATES)
+        == {int(value) for value in panel["fieldConfig"]["defaults"]["mappings"][0]["options"]}
+    )
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: rule["alert"])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: rule["alert"]
+)
 def test_alerts_say_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
     assert all(len(words) > 20 for words in rule["annotations"].values())
-    assert re.match(r"(KVPolicy|LMCache|GB10)", rule["alert"]), "the dashboards' annotation shows alerts by these names"
+    assert re.match(r"(KVPolicy|LMCache|GB10)", rule["alert"]), (
+        "the dashboards' annotation shows alerts by these names"
+    )

@@ -23,14 +23,24 @@ from typing import Any
 import httpx2
 import pytest
 
-from otel_kvpolicy.dashboards import servers
+from otel_kvpolicy import series as servers
 from otel_kvpolicy.dashboards.queries import DASHBOARD, NAMES_STATES
 from otel_kvpolicy.dashboards.rules import CORRELATIONS
 from otel_kvpolicy.standin import CHUNK_TOKENS, StandIn
 from otel_kvpolicy.telemetry import names
 
 from .built import ALL_QUERIES, DASHBOARDS, Asked, fill, panel_queries, panels, variable_queries
-from .live import App, Growing, Pages, Prometheus, alertmanager, free_port, node_exporter, target, until
+from .live import (
+    App,
+    Growing,
+    Pages,
+    Prometheus,
+    alertmanager,
+    free_port,
+    node_exporter,
+    target,
+    until,
+)
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1 << 20
@@ -104,7 +114,10 @@ def span_metrics() -> str:
             'gen_ai_request_model="stand-in",gen_ai_agent_name="planner"'
         )
         counted.append(f"{calls}{{{labels}}} 4")
-        timed += [f'{duration}_bucket{{{labels},le="{le}"}} {value}' for le, value in (("0.5", 3), ("1", 4), ("+Inf", 4))]
+        timed += [
+            f'{duration}_bucket{{{labels},le="{le}"}} {value}'
+            for le, value in (("0.5", 3), ("1", 4), ("+Inf", 4))
+        ]
         timed += [f"{duration}_sum{{{labels}}} 1.5", f"{duration}_count{{{labels}}} 4"]
     return "\n".join([*counted, *timed]) + "\n"
 
@@ -118,10 +131,15 @@ def saved() -> dict[str, Growing]:
         "/spans": Growing(span_metrics()),
         # What older servers wrote, by LMCache's history of names.
         "/lmcache-0.5.4": Growing(without(real, r"lookup_hit_l[12]_|lookups_requests|early_exit")),
-        "/lmcache-0.4.4": Growing("# TYPE lmcache_mp_l1_write_keys_total counter\nlmcache_mp_l1_write_keys_total 3\n"),
+        "/lmcache-0.4.4": Growing(
+            "# TYPE lmcache_mp_l1_write_keys_total counter\nlmcache_mp_l1_write_keys_total 3\n"
+        ),
         # lmcache server --otlp-endpoint: only Python's own metrics are left on the page.
         "/lmcache-pushed": Growing(without(real, "lmcache_mp|target_info")),
-        "/lmcache-idle": Growing("\n".join(line for line in real.splitlines() if "event_bus" in line or "usage" in line) + "\n"),
+        "/lmcache-idle": Growing(
+            "\n".join(line for line in real.splitlines() if "event_bus" in line or "usage" in line)
+            + "\n"
+        ),
         "/lmcache-reset": Growing(real),
         "/lmcache-silent": Growing(real),
     }
@@ -131,7 +149,9 @@ def saved() -> dict[str, Growing]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     with ExitStack() as stack:
         # Small tiers, so that there is something to evict, and hits in both.
-        mp = stack.enter_context(StandIn(l1_bytes=12 * CHUNK_MIB * MIB, l2_bytes=40 * CHUNK_MIB * MIB, gpu_tokens=1024))
+        mp = stack.enter_context(
+            StandIn(l1_bytes=12 * CHUNK_MIB * MIB, l2_bytes=40 * CHUNK_MIB * MIB, gpu_tokens=1024)
+        )
         in_process = stack.enter_context(StandIn(mode="in_process", gpu_tokens=1024))
         vendor = stack.enter_context(StandIn(strict="openai"))
         app = stack.enter_context(App(KV_CACHE_SHADOW="true"))
@@ -151,13 +171,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             target("vllm", "real:8000", pages.port, "/real-vllm"),
             target("lmcache", "real:8080", pages.port, "/real-lmcache"),
             target("lmcache", "down:8080", free_port()),
-            *(target("lmcache", f"{path[9:]}:8080", pages.port, path) for path in living if path.startswith("/lmcache-")),
+            *(
+                target("lmcache", f"{path[9:]}:8080", pages.port, path)
+                for path in living
+                if path.startswith("/lmcache-")
+            ),
         ]
         folder = tmp_path_factory.mktemp("prometheus")
         alerts = stack.enter_context(alertmanager(folder))
         prometheus = stack.enter_context(Prometheus(folder, targets, alerts))
         done = Run(prometheus, app, mp, in_process, living, pages, alerts)
-        until(lambda: prometheus.number("count(up == 1)") == len(targets) - 1, "all targets but one are scraped")
+        until(
+            lambda: prometheus.number("count(up == 1)") == len(targets) - 1,
+            "all targets but one are scraped",
+        )
         _drive(done, vendor)
         yield done
 
@@ -169,12 +196,16 @@ def _port(url: str) -> int:
 def _drive(run: Run, vendor: StandIn) -> None:
     prometheus, app = run.prometheus, run.app
     # Every series is born and scraped before the window that is measured, so that rates miss nothing.
-    run.warm = app.calls(run.mp.base_url, *("store", "store", "skip", "store", "caller") * 6, "fault")
+    run.warm = app.calls(
+        run.mp.base_url, *("store", "store", "skip", "store", "caller") * 6, "fault"
+    )
     run.elsewhere = len(app.calls(run.in_process.base_url, *["store"] * 6, "skip")) + len(
         app.calls(vendor.base_url, "rejected", "rejected")
     )
     calls = f"sum({names.DECISIONS.prometheus})"
-    until(lambda: prometheus.number(calls) == len(run.warm) + run.elsewhere, "the warm-up is scraped")
+    until(
+        lambda: prometheus.number(calls) == len(run.warm) + run.elsewhere, "the warm-up is scraped"
+    )
     run.before = counts(run.mp)
     run.started = time.time()
     _scraped(run)
@@ -204,7 +235,10 @@ def test_every_query_answers(run: Run, asked: Asked) -> None:
         return
     found = run.prometheus.vector(expr, run.at)
     panel = asked.where.split(" / ")[1] if " / " in asked.where else ""
-    if asked.where.startswith(("rule KVPolicy", "rule LMCache", "rule GB10")) or "annotation" in asked.where:
+    if (
+        asked.where.startswith(("rule KVPolicy", "rule LMCache", "rule GB10"))
+        or "annotation" in asked.where
+    ):
         assert all(math.isfinite(value) for _, value in found)
         return
     assert found, f"no data for {expr}"
@@ -215,7 +249,9 @@ def test_every_query_answers(run: Run, asked: Asked) -> None:
         assert value >= -1 - 1e-9
 
 
-@pytest.mark.parametrize("asked", [asked for asked in panel_queries() if not asked.instant], ids=str)
+@pytest.mark.parametrize(
+    "asked", [asked for asked in panel_queries() if not asked.instant], ids=str
+)
 def test_every_graph_has_points(run: Run, asked: Asked) -> None:
     expr = fill(asked.expr, window="10s", span="30m")
     series = run.prometheus.matrix(expr, run.started, run.at, 1)
@@ -225,10 +261,19 @@ def test_every_graph_has_points(run: Run, asked: Asked) -> None:
 
 def test_variables_offer_what_there_is(run: Run) -> None:
     offered: dict[str, set[str]] = {}
-    patterns = {v["name"]: v["regex"] for d in DASHBOARDS.values() for v in d["templating"]["list"] if v["type"] == "query"}
+    patterns = {
+        v["name"]: v["regex"]
+        for d in DASHBOARDS.values()
+        for v in d["templating"]["list"]
+        if v["type"] == "query"
+    }
     for asked in variable_queries():
         name, label = re.fullmatch(r".*variable (\w+) of (\w+)", asked.where).groups()  # type: ignore[union-attr]
-        values = {series[label] for series in run.prometheus.api("series", **{"match[]": run.fill(asked.expr)}) if label in series}
+        values = {
+            series[label]
+            for series in run.prometheus.api("series", **{"match[]": run.fill(asked.expr)})
+            if label in series
+        }
         pattern = patterns[name].strip("/")
         offered[name] = {re.fullmatch(pattern, value)[1] for value in values} if pattern else values  # type: ignore[index]
     assert offered["service"] == {"app"}
@@ -271,7 +316,9 @@ def test_skip_ratio(run: Run) -> None:
     assert tokens is not None
     assert calls is not None
     assert tokens < calls, "one-off prompts are shorter"
-    assert run.number(panel_expr("Told to skip")) == pytest.approx(tokens, rel=1e-9), "all servers here take the hint"
+    assert run.number(panel_expr("Told to skip")) == pytest.approx(tokens, rel=1e-9), (
+        "all servers here take the hint"
+    )
 
 
 def test_skip_ratio_of_another_service_or_agent(run: Run) -> None:
@@ -295,11 +342,18 @@ def test_hit_rates(run: Run) -> None:
 
 def test_looked_up_tokens_by_tier(run: Run) -> None:
     title = "Looked-up tokens: L1, L2, miss"
-    split = {legend: run.number(panel_expr(title, legend), host="gb10") or 0 for legend in ("L1", "L2", "miss")}
+    split = {
+        legend: run.number(panel_expr(title, legend), host="gb10") or 0
+        for legend in ("L1", "L2", "miss")
+    }
     looked_up = run.grown("lookup_requested_tokens")
     whole = sum(split.values())
-    assert split["L1"] / whole == pytest.approx(run.grown("lookup_hit_l1_tokens") / looked_up, rel=1e-6)
-    assert split["miss"] / whole == pytest.approx(1 - run.grown("lookup_hit_tokens") / looked_up, rel=1e-6)
+    assert split["L1"] / whole == pytest.approx(
+        run.grown("lookup_hit_l1_tokens") / looked_up, rel=1e-6
+    )
+    assert split["miss"] / whole == pytest.approx(
+        1 - run.grown("lookup_hit_tokens") / looked_up, rel=1e-6
+    )
 
 
 def test_stored_avoided_and_evicted_chunks(run: Run) -> None:
@@ -321,10 +375,15 @@ def test_stored_avoided_and_evicted_chunks(run: Run) -> None:
 
 
 def test_cached_share_by_decision(run: Run) -> None:
-    found = {labels["kvpolicy_decision"]: value for labels, value in run.prometheus.vector(run.fill(DASHBOARD.cached_share()), run.at)}
+    found = {
+        labels["kvpolicy_decision"]: value
+        for labels, value in run.prometheus.vector(run.fill(DASHBOARD.cached_share()), run.at)
+    }
     for decision, kinds in (("store", ("store",)), ("skip", ("skip", "caller"))):
         calls = [call for call in run.seen if call["kind"] in kinds]
-        assert found[decision] == pytest.approx(sum(c["cached"] for c in calls) / sum(c["prompt"] for c in calls), rel=1e-9, abs=1e-12)
+        assert found[decision] == pytest.approx(
+            sum(c["cached"] for c in calls) / sum(c["prompt"] for c in calls), rel=1e-9, abs=1e-12
+        )
     assert found["store"] > found["skip"] == 0
 
 
@@ -335,10 +394,15 @@ def test_correlation(run: Run) -> None:
         # Rules of one moment share its timestamp, so the newest evaluation is asked for by it.
         at = run.prometheus.number(f"timestamp({samples})", run.at)
         assert at is not None
-        (_, xs), (_, ys) = (run.prometheus.samples(f"kvpolicy:correlation_{part}:{tier}[1h]", at)[0] for part in ("skip", "hit"))
+        (_, xs), (_, ys) = (
+            run.prometheus.samples(f"kvpolicy:correlation_{part}:{tier}[1h]", at)[0]
+            for part in ("skip", "hit")
+        )
         assert [moment for moment, _ in xs] == [moment for moment, _ in ys], "pairs line up"
         assert run.prometheus.number(samples, at) == len(xs) >= 30
-        assert run.prometheus.number(recorded, at) == pytest.approx(correlation([x for _, x in xs], [y for _, y in ys]), abs=1e-6), legend
+        assert run.prometheus.number(recorded, at) == pytest.approx(
+            correlation([x for _, x in xs], [y for _, y in ys]), abs=1e-6
+        ), legend
 
 
 def test_real_pages(run: Run) -> None:
@@ -351,19 +415,30 @@ def test_real_pages(run: Run) -> None:
         ("vLLM's own prefix cache", "external (LMCache)"): 2816 / 6732,
     }
     for (title, legend), value in ratios.items():
-        assert run.number(panel_expr(title, legend), host="real") == pytest.approx(value, rel=1e-9), legend
+        assert run.number(panel_expr(title, legend), host="real") == pytest.approx(
+            value, rel=1e-9
+        ), legend
     capacity = 2.097152e7 / 0.01953125
-    assert run.number(panel_expr("L1 headroom"), host="real") == pytest.approx(capacity - 2.097152e7)
+    assert run.number(panel_expr("L1 headroom"), host="real") == pytest.approx(
+        capacity - 2.097152e7
+    )
     assert run.number(panel_expr("L2 usage"), host="real") == 67108864
-    assert run.number(panel_expr("Stores lost for want of L1 memory"), host="real") == 0, "absent counter, present server: zero"
-    assert run.number(panel_expr("Chunks: stored, avoided, evicted", "evicted from L2"), host="real") == 0
+    assert run.number(panel_expr("Stores lost for want of L1 memory"), host="real") == 0, (
+        "absent counter, present server: zero"
+    )
+    assert (
+        run.number(panel_expr("Chunks: stored, avoided, evicted", "evicted from L2"), host="real")
+        == 0
+    )
 
 
 def test_in_process_names(run: Run) -> None:
     """The same hit rate panel serves the in-process connector, which does not tell its tiers apart."""
     server = counts(run.in_process)
     assert server["lookup_hit_tokens"] > 0
-    everything = fill(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), window="5m", host="inproc")
+    everything = fill(
+        panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), window="5m", host="inproc"
+    )
     assert run.prometheus.number(everything, run.at) is not None
     assert run.number(panel_expr("Skip ratio and hit rates", "L1 hit rate"), host="inproc") is None
 
@@ -382,8 +457,13 @@ def test_lmcache_says_which_names_it_speaks(run: Run) -> None:
 
 
 def test_older_server_has_hits_but_no_tiers(run: Run) -> None:
-    assert run.number(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), host="0\\\\.5\\\\.4") == pytest.approx(12288 / 21504)
-    assert run.number(panel_expr("Skip ratio and hit rates", "L1 hit rate"), host="0\\\\.5\\\\.4") is None
+    assert run.number(
+        panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), host="0\\\\.5\\\\.4"
+    ) == pytest.approx(12288 / 21504)
+    assert (
+        run.number(panel_expr("Skip ratio and hit rates", "L1 hit rate"), host="0\\\\.5\\\\.4")
+        is None
+    )
 
 
 def test_idle_server_reads_zero_where_that_is_meant(run: Run) -> None:
@@ -391,7 +471,9 @@ def test_idle_server_reads_zero_where_that_is_meant(run: Run) -> None:
     title = "Chunks: stored, avoided, evicted"
     assert run.number(panel_expr(title, "stored"), host="idle") == 0
     assert run.number(panel_expr(title, "evicted from L1"), host="idle") == 0
-    assert run.number(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), host="idle") is None
+    assert (
+        run.number(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), host="idle") is None
+    )
 
 
 def test_alerts_reach_the_alertmanager_with_their_words(run: Run) -> None:
@@ -403,7 +485,10 @@ def test_alerts_reach_the_alertmanager_with_their_words(run: Run) -> None:
 
     until(lambda: {"KVPolicyHintRejected", "KVPolicyErrors"} <= set(alerts()), "the alerts arrive")
     assert alerts()["KVPolicyHintRejected"]["summary"] == "127.0.0.1 refuses the hint."
-    assert alerts()["KVPolicyErrors"]["summary"] == "The KV policy failed in app: LookupError at decision_hook."
+    assert (
+        alerts()["KVPolicyErrors"]["summary"]
+        == "The KV policy failed in app: LookupError at decision_hook."
+    )
     assert "exclude it" in alerts()["KVPolicyHintRejected"]["runbook"]
 
 
@@ -412,10 +497,18 @@ def test_previews_can_be_drawn(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     script = Path(__file__).parents[2] / "dashboards" / "preview" / "render.py"
     address = f"http://127.0.0.1:{run.prometheus.port}"
-    subprocess.run([sys.executable, str(script), address, "--minutes=0.5", f"--to={tmp_path}"], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, str(script), address, "--minutes=0.5", f"--to={tmp_path}"],
+        check=True,
+        timeout=120,
+    )
     drawn = {path.name: path.read_bytes() for path in tmp_path.glob("*.png")}
-    assert set(drawn) == {f"{Path(name).stem}-{theme}.png" for name in DASHBOARDS for theme in ("light", "dark")}
-    assert all(picture.startswith(b"\x89PNG") and len(picture) < 300_000 for picture in drawn.values())
+    assert set(drawn) == {
+        f"{Path(name).stem}-{theme}.png" for name in DASHBOARDS for theme in ("light", "dark")
+    }
+    assert all(
+        picture.startswith(b"\x89PNG") and len(picture) < 300_000 for picture in drawn.values()
+    )
 
 
 def test_restarted_server_gives_no_nonsense(run: Run) -> None:
@@ -423,20 +516,29 @@ def test_restarted_server_gives_no_nonsense(run: Run) -> None:
     page = run.pages["/lmcache-reset"]
     page.turn = 0
     until(lambda: page.turn >= 4, "the restarted page is scraped")
-    expr = fill(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), window="10s", host="reset")
+    expr = fill(
+        panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"), window="10s", host="reset"
+    )
     assert run.prometheus.number(expr) == pytest.approx(12288 / 21504, rel=1e-9)
-    stored = fill(panel_expr("Chunks: stored, avoided, evicted", "stored"), window="10s", host="reset")
+    stored = fill(
+        panel_expr("Chunks: stored, avoided, evicted", "stored"), window="10s", host="reset"
+    )
     assert (run.prometheus.number(stored) or -1) >= 0
 
 
 def test_silent_server_is_no_zero(run: Run) -> None:
     """A page that is gone: no data after the window, and the state panel says so."""
-    expr = fill(panel_expr("Chunks: stored, avoided, evicted", "stored"), window="3s", host="silent")
+    expr = fill(
+        panel_expr("Chunks: stored, avoided, evicted", "stored"), window="3s", host="silent"
+    )
     until(lambda: run.prometheus.number(expr), "data")
     del run.served.pages["/lmcache-silent"]
     until(lambda: run.prometheus.number('up{instance="silent:8080"}') == 0, "the scrape fails")
     until(lambda: run.prometheus.number(expr) is None, "no data", within=10)
-    state = {labels["instance"]: value for labels, value in run.prometheus.vector(fill(panel_expr("LMCache speaks")))}
+    state = {
+        labels["instance"]: value
+        for labels, value in run.prometheus.vector(fill(panel_expr("LMCache speaks")))
+    }
     assert state["silent:8080"] == 0
 
 
@@ -445,7 +547,9 @@ def test_idle_application_gives_neither_nan_nor_infinity(run: Run) -> None:
     for page in run.pages.values():
         page.frozen = True
     calls = fill(panel_expr("Skip ratio", "skip ratio, calls"), window="3s")
-    until(lambda: run.prometheus.number(calls) is None, "the ratio of no calls is no data", within=15)
+    until(
+        lambda: run.prometheus.number(calls) is None, "the ratio of no calls is no data", within=15
+    )
     for asked in panel_queries():
         for labels, value in run.prometheus.vector(fill(asked.expr, window="3s", span="3s")):
             assert math.isfinite(value), (asked.where, labels, value)
@@ -459,4 +563,9 @@ def test_what_happens_while_prometheus_is_down_is_counted(run: Run) -> None:
     run.app.calls(run.mp.base_url, "store", "skip", "skip")
     run.prometheus.start()
     expected = round(before) + 3
-    until(lambda: round(run.prometheus.number(fill(panel_expr("Calls"), span="30m")) or 0) == expected, "all calls are counted")
+    until(
+        lambda: (
+            round(run.prometheus.number(fill(panel_expr("Calls"), span="30m")) or 0) == expected
+        ),
+        "all calls are counted",
+    )

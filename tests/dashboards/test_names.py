@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_kvpolicy.dashboards import servers
+from otel_kvpolicy import series as servers
 from otel_kvpolicy.dashboards.queries import label
 from otel_kvpolicy.telemetry import names
 from otel_kvpolicy.telemetry.names import Metric
@@ -43,7 +43,9 @@ def translated(name: str, unit: str, kind: str) -> str:
 
 @pytest.mark.parametrize("metric", names.METRICS, ids=lambda metric: metric.name)
 def test_sent_by_otlp(metric: Metric) -> None:
-    assert metric.prometheus == TABLE[metric.name] == translated(metric.name, metric.unit, metric.kind)
+    assert (
+        metric.prometheus == TABLE[metric.name] == translated(metric.name, metric.unit, metric.kind)
+    )
 
 
 def test_the_table_is_complete() -> None:
@@ -60,9 +62,11 @@ def test_scraped_from_the_sdk() -> None:
         if metric.kind == "counter":
             meter.create_counter(metric.name, unit=metric.unit).add(1, attributes)
         else:
-            meter.create_histogram(metric.name, unit=metric.unit, explicit_bucket_boundaries_advisory=list(metric.buckets)).record(
-                0.1, attributes
-            )
+            meter.create_histogram(
+                metric.name,
+                unit=metric.unit,
+                explicit_bucket_boundaries_advisory=list(metric.buckets),
+            ).record(0.1, attributes)
     page = {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(generate_latest(registry).decode())
@@ -71,13 +75,17 @@ def test_scraped_from_the_sdk() -> None:
     provider.shutdown()
     for metric in names.METRICS:
         for suffix in ("",) if metric.kind == "counter" else ("_bucket", "_sum", "_count"):
-            assert {label(name) for name in metric.attributes} <= page[f"{metric.prometheus}{suffix}"]
+            assert {label(name) for name in metric.attributes} <= page[
+                f"{metric.prometheus}{suffix}"
+            ]
 
 
 def test_span_metrics_are_named_by_the_same_rules() -> None:
     """Namespace and names of the span_metrics connector, its unit set to seconds in collector/app.yaml."""
     assert translated("traces.span.metrics.calls", "", "counter") == servers.SPAN_CALLS.name
-    assert translated("traces.span.metrics.duration", "s", "histogram") == servers.SPAN_DURATION.name
+    assert (
+        translated("traces.span.metrics.duration", "s", "histogram") == servers.SPAN_DURATION.name
+    )
 
 
 def test_a_gauge_would_have_to_be_named_ratio() -> None:

@@ -11,8 +11,8 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_kvpolicy.dashboards import servers
-from otel_kvpolicy.dashboards.servers import Series
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.series import Series
 from otel_kvpolicy.telemetry import names
 
 from .built import ALL_QUERIES, DASHBOARDS, RULES, Asked, fill, panels
@@ -49,7 +49,11 @@ def _known() -> dict[str, set[str]]:
             known[name] = labels | TARGET
 
     for metric in names.METRICS:
-        add(metric.prometheus, {name.replace(".", "_") for name in metric.attributes}, histogram=metric.kind == "histogram")
+        add(
+            metric.prometheus,
+            {name.replace(".", "_") for name in metric.attributes},
+            histogram=metric.kind == "histogram",
+        )
     for series in servers.SERVERS:
         add(series.name, set(series.labels), histogram=series.kind == "histogram")
     return known
@@ -59,7 +63,9 @@ KNOWN = _known()
 
 
 def test_the_walk_sees_every_selector() -> None:
-    parsed = promql_parser.parse('sum by (a) (rate(x{l="1"}[5m])) / on() (clamp_min(y, 0) or topk(3, z offset 5m)) > bool 1')
+    parsed = promql_parser.parse(
+        'sum by (a) (rate(x{l="1"}[5m])) / on() (clamp_min(y, 0) or topk(3, z offset 5m)) > bool 1'
+    )
     assert [s.name for s in selectors(parsed)] == ["x", "y", "z"]
 
 
@@ -79,28 +85,44 @@ def test_metrics_and_labels_exist(asked: Asked) -> None:
             continue
         assert selector.name in KNOWN, f"no such metric: {selector.name}"
         labels = {matcher.name for matcher in selector.matchers.matchers}
-        assert labels <= KNOWN[selector.name] | TARGET, f"{selector.name} has no label {labels - KNOWN[selector.name]}"
+        assert labels <= KNOWN[selector.name] | TARGET, (
+            f"{selector.name} has no label {labels - KNOWN[selector.name]}"
+        )
 
 
 @EVERY
 def test_grouping_labels_exist(asked: Asked) -> None:
     """``by`` a label that is not there makes one group with an empty name."""
     expr = fill(asked.expr)
-    labels = {name for listed in re.findall(r"by \(([^)]*)\)", expr) for name in listed.split(", ") if name}
-    available = set().union(*(KNOWN[s.name] for s in selectors(promql_parser.parse(expr)) if s.name)) | TARGET
+    labels = {
+        name
+        for listed in re.findall(r"by \(([^)]*)\)", expr)
+        for name in listed.split(", ")
+        if name
+    }
+    available = (
+        set().union(*(KNOWN[s.name] for s in selectors(promql_parser.parse(expr)) if s.name))
+        | TARGET
+    )
     assert labels <= available
 
 
 @EVERY
 def test_counters_are_asked_for_growth_only(asked: Asked) -> None:
-    counters = {s.name for s in servers.SERVERS if s.kind == "counter"} | {m.prometheus for m in names.METRICS if m.kind == "counter"}
+    counters = {s.name for s in servers.SERVERS if s.kind == "counter"} | {
+        m.prometheus for m in names.METRICS if m.kind == "counter"
+    }
     if asked.where.rsplit(" / ", 1)[-1].startswith("variable"):
         return
     for name in counters:
         for found in re.finditer(rf"(?<![\w:]){re.escape(name)}(?![\w:])", asked.expr):
             before = asked.expr[: found.start()]
-            presence = re.search(r"(group by \(instance\) \(|\bor |unless on \(instance\) |unless )$", before)
-            assert presence or re.search(r"(rate|increase|last_over_time)\($", before), f"bare counter {name} after {before[-30:]!r}"
+            presence = re.search(
+                r"(group by \(instance\) \(|\bor |unless on \(instance\) |unless )$", before
+            )
+            assert presence or re.search(r"(rate|increase|last_over_time)\($", before), (
+                f"bare counter {name} after {before[-30:]!r}"
+            )
 
 
 def test_rates_use_grafanas_interval() -> None:
@@ -127,7 +149,9 @@ def test_dashboards_select_by_their_variables(asked: Asked) -> None:
             assert 'job=~"$service"' in inside
         else:
             assert 'instance=~"$host(:.*)?"' in inside
-    bare = [s.name for s in selectors(promql_parser.parse(fill(asked.expr))) if not s.matchers.matchers]
+    bare = [
+        s.name for s in selectors(promql_parser.parse(fill(asked.expr))) if not s.matchers.matchers
+    ]
     assert set(bare) <= RECORDED
 
 
@@ -140,11 +164,17 @@ def _on_page(file: str) -> dict[str, set[str]]:
     ("file", "expected", "absent"),
     [
         # What had not happened when the page was saved: lazily created.
-        ("lmcache_mp_0.5.6_metrics.prom", servers.LMCACHE_MP, {servers.L1_ALLOCATION_FAILURES, servers.L2_EVICTED}),
+        (
+            "lmcache_mp_0.5.6_metrics.prom",
+            servers.LMCACHE_MP,
+            {servers.L1_ALLOCATION_FAILURES, servers.L2_EVICTED},
+        ),
         ("vllm_0.32.0_metrics.prom", servers.VLLM, set()),
     ],
 )
-def test_server_names_are_on_real_pages(file: str, expected: tuple[Series, ...], absent: set[Series]) -> None:
+def test_server_names_are_on_real_pages(
+    file: str, expected: tuple[Series, ...], absent: set[Series]
+) -> None:
     page = _on_page(file)
     for series in expected:
         name = f"{series.name}_bucket" if series.kind == "histogram" else series.name
@@ -158,7 +188,9 @@ def test_server_names_are_on_real_pages(file: str, expected: tuple[Series, ...],
 
 def test_counters_are_named_alike_on_every_path() -> None:
     """Prometheus' OTLP receiver adds _total to a counter that lacks it, so only names that end in it are the same scraped and sent."""
-    assert all(series.name.endswith("_total") for series in servers.SERVERS if series.kind == "counter")
+    assert all(
+        series.name.endswith("_total") for series in servers.SERVERS if series.kind == "counter"
+    )
 
 
 def test_server_names_are_spelled_once() -> None:
@@ -168,8 +200,12 @@ def test_server_names_are_spelled_once() -> None:
     for path in source.glob("*.py"):
         if path.name != "servers.py":
             text = path.read_text()
-            assert not [s.name for s in servers.SERVERS if s.name != "up" and s.name in text], path.name
-            assert not [m.prometheus for m in names.METRICS if f'"{m.prometheus}' in text], path.name
+            assert not [s.name for s in servers.SERVERS if s.name != "up" and s.name in text], (
+                path.name
+            )
+            assert not [m.prometheus for m in names.METRICS if f'"{m.prometheus}' in text], (
+                path.name
+            )
 
 
 def test_traceql_names_attributes_that_are_written() -> None:

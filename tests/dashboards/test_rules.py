@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_kvpolicy.dashboards import limits, servers
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.dashboards import limits
 from otel_kvpolicy.telemetry import names
 
 from .built import FILES, RULES
@@ -54,18 +55,27 @@ def gauge(length: int, value: float) -> str:
     return f"{value}x{length}"
 
 
-def decisions(outcome: str, skip: Iterable[Segment], store: Iterable[Segment], tokens: int = 256) -> dict[str, str]:
+def decisions(
+    outcome: str, skip: Iterable[Segment], store: Iterable[Segment], tokens: int = 256
+) -> dict[str, str]:
     """Calls and prompt tokens by decision."""
     made = {}
     for decision, segments in (("skip", list(skip)), ("store", list(store))):
         labels = f'kvpolicy_decision="{decision}",kvpolicy_hint_outcome="{outcome}",job="app",server_address="gb10"'
         made[f"{CALLS}{{{labels}}}"] = counter(*segments)
-        made[f"{TOKENS}{{{labels}}}"] = counter(*((length, growth * tokens) for length, growth in segments))
+        made[f"{TOKENS}{{{labels}}}"] = counter(
+            *((length, growth * tokens) for length, growth in segments)
+        )
     return made
 
 
 def lmcache(
-    requested: Iterable[Segment], l1: Iterable[Segment], l2: Iterable[Segment], written: Iterable[Segment] = ((0, 0),), *, keys: bool = True
+    requested: Iterable[Segment],
+    l1: Iterable[Segment],
+    l2: Iterable[Segment],
+    written: Iterable[Segment] = ((0, 0),),
+    *,
+    keys: bool = True,
 ) -> dict[str, str]:
     """A multi-process server; its tokens per object are 256."""
     both = [(1, one + two) for one, two in zip(minutes(l1), minutes(l2), strict=True)]
@@ -77,8 +87,12 @@ def lmcache(
         servers.L1_WRITE.name: counter(*written),
     }
     if keys:
-        made[servers.LOOKUP_HIT_L1_KEYS.name] = counter(*((length, growth / 256) for length, growth in l1))
-        made[servers.LOOKUP_HIT_L2_KEYS.name] = counter(*((length, growth / 256) for length, growth in l2))
+        made[servers.LOOKUP_HIT_L1_KEYS.name] = counter(
+            *((length, growth / 256) for length, growth in l1)
+        )
+        made[servers.LOOKUP_HIT_L2_KEYS.name] = counter(
+            *((length, growth / 256) for length, growth in l2)
+        )
     return {f'{name}{{instance="gb10:8080"}}': values for name, values in made.items()}
 
 
@@ -123,7 +137,10 @@ CASES = [
         "observed skips are decided but not sent",
         decisions("observed", [(30, 180)], [(30, 60)]),
         {30: set()},
-        {"kvpolicy:decisions_skip:ratio_rate5m": 0.75, "kvpolicy:prompt_tokens_skip_sent:ratio_rate5m": 0},
+        {
+            "kvpolicy:decisions_skip:ratio_rate5m": 0.75,
+            "kvpolicy:prompt_tokens_skip_sent:ratio_rate5m": 0,
+        },
         at=30,
     ),
     Case(
@@ -156,12 +173,15 @@ CASES = [
     ),
     Case(
         "hit rate falls by itself",
-        decisions("applied", [(100, 60)], [(100, 180)]) | lmcache([(100, 245760)], [(60, 122880), (40, 61440)], [(100, 0)], [(100, 360)]),
+        decisions("applied", [(100, 60)], [(100, 180)])
+        | lmcache([(100, 245760)], [(60, 122880), (40, 61440)], [(100, 0)], [(100, 360)]),
         {85: set()},
     ),
     Case(
         "one single hint is rejected",
-        {f'{CALLS}{{kvpolicy_decision="store",kvpolicy_hint_outcome="rejected",job="app",server_address="api.example.com"}}': "_x20 1x60"},
+        {
+            f'{CALLS}{{kvpolicy_decision="store",kvpolicy_hint_outcome="rejected",job="app",server_address="api.example.com"}}': "_x20 1x60"
+        },
         {19: set(), 25: {"KVPolicyHintRejected"}, 60: set()},
     ),
     Case(
@@ -171,7 +191,8 @@ CASES = [
     ),
     Case(
         "hints are observed only, so stores are no surprise",
-        decisions("observed", [(90, 180)], [(90, 60)]) | lmcache([(90, 245760)], [(90, 61440)], [(90, 61440)], [(90, 480)]),
+        decisions("observed", [(90, 180)], [(90, 60)])
+        | lmcache([(90, 245760)], [(90, 61440)], [(90, 61440)], [(90, 480)]),
         {90: set()},
     ),
     Case(
@@ -179,53 +200,77 @@ CASES = [
         STEADY
         | {
             f'{series.name}{{instance="gb10:8000"}}': counter((90, growth))
-            for series, growth in ((servers.IN_LOOKUP_TOKENS, 245760), (servers.IN_LOOKUP_HITS, 122880), (servers.IN_STORED_TOKENS, 122880))
+            for series, growth in (
+                (servers.IN_LOOKUP_TOKENS, 245760),
+                (servers.IN_LOOKUP_HITS, 122880),
+                (servers.IN_STORED_TOKENS, 122880),
+            )
         },
         {90: {"KVPolicyHintIgnored"}},
     ),
     Case(
         "hints go to an LMCache before 0.5.6",
-        decisions("applied", [(60, 180)], [(60, 60)]) | lmcache([(60, 245760)], [(60, 61440)], [(60, 61440)], [(60, 480)], keys=False),
+        decisions("applied", [(60, 180)], [(60, 60)])
+        | lmcache([(60, 245760)], [(60, 61440)], [(60, 61440)], [(60, 480)], keys=False),
         {60: {"KVPolicyLMCacheTooOld"}},
     ),
     Case(
         "no hints go to an LMCache before 0.5.6",
-        decisions("observed", [(60, 180)], [(60, 60)]) | lmcache([(60, 245760)], [(60, 61440)], [(60, 61440)], [(60, 480)], keys=False),
+        decisions("observed", [(60, 180)], [(60, 60)])
+        | lmcache([(60, 245760)], [(60, 61440)], [(60, 61440)], [(60, 480)], keys=False),
         {60: set()},
     ),
     Case(
         "the policy fails once",
-        {f'{names.ERRORS.prometheus}{{kvpolicy_seam="decide",error_type="TypeError",job="app"}}': "_x20 1x60"},
+        {
+            f'{names.ERRORS.prometheus}{{kvpolicy_seam="decide",error_type="TypeError",job="app"}}': "_x20 1x60"
+        },
         {19: set(), 25: {"KVPolicyErrors"}, 60: set()},
     ),
     Case(
         "L1 evicts what it takes in and loads it back",
         {
             f'{series.name}{{instance="gb10:8080"}}': counter((60, growth))
-            for series, growth in ((servers.L1_WRITE, 240), (servers.L1_EVICTED, 240), (servers.L2_LOADED, 120))
+            for series, growth in (
+                (servers.L1_WRITE, 240),
+                (servers.L1_EVICTED, 240),
+                (servers.L2_LOADED, 120),
+            )
         },
         {10: set(), 60: {"LMCacheL1Thrash"}},
     ),
     Case(
         "L1 evicts what nobody asks for again",
-        {f'{series.name}{{instance="gb10:8080"}}': counter((60, 240)) for series in (servers.L1_WRITE, servers.L1_EVICTED)},
+        {
+            f'{series.name}{{instance="gb10:8080"}}': counter((60, 240))
+            for series in (servers.L1_WRITE, servers.L1_EVICTED)
+        },
         {60: set()},
     ),
     Case(
         "LMCache drops events",
-        {f'{servers.EVENTS_DROPPED.name}{{instance="gb10:8080"}}': counter((20, 0), (5, 7), (35, 0))},
+        {
+            f'{servers.EVENTS_DROPPED.name}{{instance="gb10:8080"}}': counter(
+                (20, 0), (5, 7), (35, 0)
+            )
+        },
         {20: set(), 26: {"LMCacheEventsDropped"}, 60: set()},
     ),
     Case(
         "LMCache falls silent, and another target too",
-        {'up{job="lmcache",instance="gb10:8080"}': "1x10 0x20", 'up{job="app",instance="a:1"}': "1x10 0x20"},
+        {
+            'up{job="lmcache",instance="gb10:8080"}': "1x10 0x20",
+            'up{job="app",instance="a:1"}': "1x10 0x20",
+        },
         {10: set(), 13: set(), 20: {"LMCacheSilent"}},
     ),
     Case(
         "memory runs low",
         {
             f'{servers.MEM_AVAILABLE.name}{{instance="gb10:9100"}}': f"{limits.MEMORY_LOW_BYTES}x10 {limits.MEMORY_LOW_BYTES - 1}x20",
-            f'{servers.MEM_AVAILABLE.name}{{instance="other:9100"}}': gauge(30, limits.MEMORY_LOW_BYTES),
+            f'{servers.MEM_AVAILABLE.name}{{instance="other:9100"}}': gauge(
+                30, limits.MEMORY_LOW_BYTES
+            ),
         },
         {10: set(), 13: set(), 20: {"GB10MemoryLow"}},
     ),
@@ -256,7 +301,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_check(folder: Path) -> None:
-    said = run(tool("promtool", package="prometheus"), "check", "rules", *sorted(folder.glob("*.yaml")))
+    said = run(
+        tool("promtool", package="prometheus"), "check", "rules", *sorted(folder.glob("*.yaml"))
+    )
     assert said.count("SUCCESS") == 2
 
 
@@ -267,13 +314,21 @@ def test_case(case: Case, folder: Path, tmp_path: Path) -> None:
         {
             "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
             "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(firing)],
+            "exp_samples": [
+                {"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(firing)
+            ],
         }
         for minute, firing in case.fires.items()
     ]
     for expr, value in case.values.items():
         bare = expr.split("(")[0] if expr.startswith("kvpolicy:") else ""
-        tests.append({"expr": expr, "eval_time": f"{case.at}m", "exp_samples": [{"labels": bare or "{}", "value": value}]})
+        tests.append(
+            {
+                "expr": expr,
+                "eval_time": f"{case.at}m",
+                "exp_samples": [{"labels": bare or "{}", "value": value}],
+            }
+        )
     given = {
         "rule_files": [str(path) for path in sorted(folder.glob("*.yaml"))],
         "evaluation_interval": "1m",
@@ -282,7 +337,9 @@ def test_case(case: Case, folder: Path, tmp_path: Path) -> None:
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+                "input_series": [
+                    {"series": name, "values": values} for name, values in case.series.items()
+                ],
                 "promql_expr_test": tests,
             }
         ],

@@ -23,6 +23,8 @@ def tool(name: str, *, package: str) -> str:
 
 def run(*command: str | Path) -> str:
     """Runs a program to its end; its output is the failure message."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -16,8 +16,8 @@ from typing import Any
 import openai
 import pytest
 
-from otel_kvpolicy.explain.files import FileSource
-from otel_kvpolicy.explain.source import Query
+from otel_kvpolicy.cli.spans.files import FileSource
+from otel_kvpolicy.cli.spans.source import Query
 from otel_kvpolicy.standin import FAULT_HEADER, StandIn
 from otel_kvpolicy.telemetry import decision_log as log_module
 from otel_kvpolicy.telemetry.decision_log import BACKUPS, DecisionLog
@@ -29,7 +29,9 @@ LARGE = 1 << 40
 
 def ask(server: StandIn, content: str = "hello", **options: Any) -> None:
     with openai.OpenAI(base_url=server.base_url, api_key="x", max_retries=0) as client:
-        client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": content}], **options)
+        client.chat.completions.create(
+            model="stand-in", messages=[{"role": "user", "content": content}], **options
+        )
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
@@ -56,22 +58,31 @@ def logged(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_an_entry_says_what_the_span_says(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
+def test_an_entry_says_what_the_span_says(
+    instrumented: Telemetry, server: StandIn, logged: Path
+) -> None:
     secret = "a prompt that must not be written"
     ask(server, secret)
     (entry,), (span,) = entries(logged), instrumented.decided
     assert entry["trace_id"] == f"{span.context.trace_id:032x}"
     assert entry["span_id"] == f"{span.context.span_id:016x}"
     assert entry["service"] == span.resource.attributes["service.name"]
-    on_span = {name: list(value) if isinstance(value, tuple) else value for name, value in (span.attributes or {}).items()}
+    on_span = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in (span.attributes or {}).items()
+    }
     assert {name: on_span[name] for name in entry["attributes"]} == entry["attributes"]
     assert {name for name in on_span if name.startswith("kvpolicy.")} <= entry["attributes"].keys()
     assert secret not in logged.read_text()
 
 
-def test_an_entry_names_the_conversation_that_the_chat_span_names(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
+def test_an_entry_names_the_conversation_that_the_chat_span_names(
+    instrumented: Telemetry, server: StandIn, logged: Path
+) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
-    with tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "talk 7"}):
+    with tracer.start_as_current_span(
+        "chat", attributes={"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "talk 7"}
+    ):
         ask(server)
     ask(server)
     theirs, ours = entries(logged)
@@ -79,7 +90,9 @@ def test_an_entry_names_the_conversation_that_the_chat_span_names(instrumented: 
     assert "gen_ai.conversation.id" not in ours["attributes"]
 
 
-def test_a_failed_call_is_logged_with_its_error(instrumented: Telemetry, server: StandIn, logged: Path) -> None:
+def test_a_failed_call_is_logged_with_its_error(
+    instrumented: Telemetry, server: StandIn, logged: Path
+) -> None:
     with pytest.raises(openai.InternalServerError):
         ask(server, extra_headers={FAULT_HEADER: "500"})
     (entry,) = entries(logged)
@@ -87,7 +100,9 @@ def test_a_failed_call_is_logged_with_its_error(instrumented: Telemetry, server:
     assert entry["attributes"]["kvpolicy.decision"] == "skip"
 
 
-def test_nothing_is_written_unless_asked(instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_unless_asked(
+    instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     ask(server)
     assert log_module.flush(20)
@@ -100,7 +115,9 @@ def test_a_log_that_cannot_be_written_is_counted_and_the_call_goes_well(
     monkeypatch.setenv("KV_CACHE_DECISION_LOG", str(tmp_path))  # a directory
     ask(server)
     assert log_module.flush(20)
-    assert [point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")] == ["decision_log"]
+    assert [point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")] == [
+        "decision_log"
+    ]
 
 
 def test_a_log_that_is_too_slow_drops(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +187,10 @@ WRITER = """
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -182,7 +202,12 @@ def test_processes_share_a_file(path: Path, max_bytes: int) -> None:
         _, said = writer.communicate(timeout=60)
         assert writer.returncode == 0, said
     rotated = [path.with_name(f"{path.name}.{number}") for number in range(1, BACKUPS + 1)]
-    lines = [json.loads(line) for file in [path, *rotated] if file.exists() for line in file.read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for file in [path, *rotated]
+        if file.exists()
+        for line in file.read_text().splitlines()
+    ]
     seen = {(line["writer"], line["n"]) for line in lines}
     assert len(seen) == len(lines)
     if max_bytes == LARGE:
@@ -231,10 +256,15 @@ def test_a_fork_writes_too(path: Path) -> None:
     writer = start(script, str(path))
     _, said = writer.communicate(timeout=60)
     assert writer.returncode == 0, said
-    assert [json.loads(line)["who"] for line in path.read_text().splitlines()] == ["parent", "child"]
+    assert [json.loads(line)["who"] for line in path.read_text().splitlines()] == [
+        "parent",
+        "child",
+    ]
 
 
-def test_a_killed_process_leaves_a_log_that_can_be_read(path: Path, instrumented: Telemetry, server: StandIn) -> None:
+def test_a_killed_process_leaves_a_log_that_can_be_read(
+    path: Path, instrumented: Telemetry, server: StandIn
+) -> None:
     script = """
         import sys
         from otel_kvpolicy.telemetry.decision_log import decision_log
@@ -251,7 +281,9 @@ def test_a_killed_process_leaves_a_log_that_can_be_read(path: Path, instrumented
     writer.send_signal(signal.SIGKILL)
     writer.communicate(timeout=30)
     whole = path.read_bytes()
-    path.write_bytes(whole[: whole.rindex(b"\n") + 40])  # as a machine that lost its power leaves it
+    path.write_bytes(
+        whole[: whole.rindex(b"\n") + 40]
+    )  # as a machine that lost its power leaves it
     source = FileSource(str(path))
     source.recent(Query(1))
     assert len(source.neighbours(source.recent(Query(1))[0])) == 0 or len(source.notes) <= 1

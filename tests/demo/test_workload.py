@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_kvpolicy.demo.conversations import built_in
-from otel_kvpolicy.demo.workload import Conversation, InputError, read_conversations, steps
+from otel_kvpolicy.cli.demo.conversations import built_in
+from otel_kvpolicy.cli.demo.workload import Conversation, InputError, read_conversations, steps
 from otel_kvpolicy.standin.prompt import render, token_count
 
 USER = {"role": "user", "content": "hi"}
@@ -22,12 +22,16 @@ def conversation(turns: int) -> Conversation:
 
 
 def test_each_assistant_message_is_a_call_with_what_precedes_it() -> None:
-    assert Conversation([{"role": "system", "content": "be"}, USER, REPLY, USER, REPLY, USER]).calls == [2, 4]
+    assert Conversation(
+        [{"role": "system", "content": "be"}, USER, REPLY, USER, REPLY, USER]
+    ).calls == [2, 4]
     assert Conversation([REPLY, USER]).calls == []
 
 
 @given(st.lists(st.integers(0, 6), max_size=20), st.integers(1, 8))
-def test_all_calls_are_sent_in_their_own_order_by_so_many_users(turns: list[int], users: int) -> None:
+def test_all_calls_are_sent_in_their_own_order_by_so_many_users(
+    turns: list[int], users: int
+) -> None:
     conversations = [conversation(count) for count in turns]
     order = steps(conversations, users)
     for index, each in enumerate(conversations):
@@ -46,11 +50,15 @@ def test_several_users_interleave() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda m: m, lambda m: {"messages": m}, lambda m: {"traj": m, "reward": 1}], ids=["list", "messages", "traj"]
+    "wrap",
+    [lambda m: m, lambda m: {"messages": m}, lambda m: {"traj": m, "reward": 1}],
+    ids=["list", "messages", "traj"],
 )
 @pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
 def test_files_of_all_forms_are_read(tmp_path: Path, wrap: Any, name: str) -> None:
-    text = "\n\n".join(json.dumps(wrap(messages)) for messages in ([USER, REPLY], [USER, REPLY, USER, REPLY]))
+    text = "\n\n".join(
+        json.dumps(wrap(messages)) for messages in ([USER, REPLY], [USER, REPLY, USER, REPLY])
+    )
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     assert [each.calls for each in read_conversations(path)] == [[1], [1, 3]]
@@ -107,7 +115,11 @@ def test_the_built_in_workload_is_the_same_each_time_and_varied() -> None:
     assert found == built_in()
     assert any(each.tools for each in found)
     assert {each.stream for each in found} == {True, False}
-    lengths = [token_count(render(each.messages[:length], each.tools)) for each in found for length in each.calls]
+    lengths = [
+        token_count(render(each.messages[:length], each.tools))
+        for each in found
+        for length in each.calls
+    ]
     one_offs = [each for each in found if len(each.messages) == 2]
     assert min(lengths) < 256 < 2048 < max(lengths)
     assert len({each.messages[0]["content"] for each in one_offs}) == len(one_offs) > len(found) / 2

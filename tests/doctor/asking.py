@@ -7,7 +7,7 @@ from typing import Any
 
 import click.testing
 
-from otel_kvpolicy.doctor.command import command
+from otel_kvpolicy.cli.doctor.command import command
 from otel_kvpolicy.standin import StandIn
 
 QUICK = ("--rounds", "1", "--settle", "0.02")
@@ -16,7 +16,9 @@ NOWHERE = "http://127.0.0.1:9/v1"
 
 def run(*arguments: str, columns: int = 80, **environment: str) -> click.testing.Result:
     """The command's end and what it printed. Whatever it raises but an exit is an error of the test."""
-    done = click.testing.CliRunner().invoke(command, arguments, env={"COLUMNS": str(columns), **environment})
+    done = click.testing.CliRunner().invoke(
+        command, arguments, env={"COLUMNS": str(columns), **environment}
+    )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert "Traceback" not in done.output
@@ -25,7 +27,11 @@ def run(*arguments: str, columns: int = 80, **environment: str) -> click.testing
 
 def urls(server: StandIn) -> tuple[str, ...]:
     """The options that lead to a stand-in."""
-    return ("--base-url", server.base_url, *(("--lmcache-url", server.lmcache_url) if server.lmcache_url else ()))
+    return (
+        "--base-url",
+        server.base_url,
+        *(("--lmcache-url", server.lmcache_url) if server.lmcache_url else ()),
+    )
 
 
 def found_at(*arguments: str, **environment: str) -> dict[str, Any]:
@@ -44,7 +50,11 @@ def found_in(server: StandIn, *options: str, **environment: str) -> dict[str, An
 def outcomes(found: dict[str, Any]) -> tuple[str, str, str]:
     """Of ``skip_save``, ``max_offload_tokens`` and both."""
     findings = found["findings"]
-    return findings["skip_save"]["outcome"], findings["max_offload_tokens"]["outcome"], findings["both"]["outcome"]
+    return (
+        findings["skip_save"]["outcome"],
+        findings["max_offload_tokens"]["outcome"],
+        findings["both"]["outcome"],
+    )
 
 
 def ways(found: dict[str, Any], arm: str = "both") -> set[str]:

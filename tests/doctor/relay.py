@@ -54,25 +54,44 @@ class Relay:
         listener = listen("127.0.0.1", 0)
         self.url = address(listener)
         self.base_url = f"{self.url}/v1"
-        app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])])
+        app = Starlette(
+            routes=[
+                Route(
+                    "/{path:path}", self._serve, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]
+                )
+            ]
+        )
         self._server = LoopbackServer(app, [listener], "relay")
 
     async def _serve(self, request: Request) -> Response:
         path, raw = request.url.path, await request.body()
         self.asked.append((request.method, path))
         headers = {"content-type": "application/json"} if raw else {}
-        answer = await asyncio.to_thread(self._client.request, request.method, self._target + path, content=raw, headers=headers)
+        answer = await asyncio.to_thread(
+            self._client.request, request.method, self._target + path, content=raw, headers=headers
+        )
         edit = self._edits.get(path)
         changed = edit(Exchange(json.loads(raw) if raw else None, answer)) if edit else None
         if isinstance(changed, Response):
             return changed
-        content = answer.content if changed is None else changed if isinstance(changed, str) else json.dumps(changed)
+        content = (
+            answer.content
+            if changed is None
+            else changed
+            if isinstance(changed, str)
+            else json.dumps(changed)
+        )
         return Response(content, answer.status_code)
 
     def __enter__(self) -> Relay:
         self._server.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.close()
         self._client.close()

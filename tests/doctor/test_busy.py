@@ -21,20 +21,29 @@ TOLD_APART: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 COUNTED_ONLY: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"mode": "in_process", "prompt_tokens_details": False}, ("honoured", "ignored", "honoured")),
-    ({"mode": "in_process", "prompt_tokens_details": False, "honour_hints": False}, ("ignored", "ignored", "ignored")),
+    (
+        {"mode": "in_process", "prompt_tokens_details": False, "honour_hints": False},
+        ("ignored", "ignored", "ignored"),
+    ),
     ({"mode": "mp", "vendored_connector": True}, ("ignored", "ignored", "ignored")),
 ]
 
 
-@pytest.mark.parametrize(("options", "expected"), TOLD_APART, ids=[str(options) for options, _ in TOLD_APART])
-def test_prompts_that_can_be_asked_after_are_told_apart(options: dict[str, Any], expected: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"), TOLD_APART, ids=[str(options) for options, _ in TOLD_APART]
+)
+def test_prompts_that_can_be_asked_after_are_told_apart(
+    options: dict[str, Any], expected: tuple[str, ...]
+) -> None:
     with StandIn(**options) as server, Traffic(server.base_url, "stand-in") as traffic:
         found = found_in(server)
     assert traffic.sent > 10
     assert outcomes(found) == expected
 
 
-@pytest.mark.parametrize(("options", "truth"), COUNTED_ONLY, ids=[str(options) for options, _ in COUNTED_ONLY])
+@pytest.mark.parametrize(
+    ("options", "truth"), COUNTED_ONLY, ids=[str(options) for options, _ in COUNTED_ONLY]
+)
 def test_counters_alone_say_nothing_wrong(options: dict[str, Any], truth: tuple[str, ...]) -> None:
     with StandIn(**options) as server, Traffic(server.base_url, "stand-in"):
         found = found_in(server, "--refresh", "0")

@@ -27,10 +27,19 @@ def test_the_multi_process_server_honours_the_cap_alone() -> None:
     with StandIn(mode="mp") as server:
         found = found_in(server)
     assert outcomes(found) == HONOURS_CAP
-    assert (found["outcome"], found["exit_code"], found["mode"], found["connector"]) == ("honoured", 0, "mp", True)
+    assert (found["outcome"], found["exit_code"], found["mode"], found["connector"]) == (
+        "honoured",
+        0,
+        "mp",
+        True,
+    )
     assert ways(found) == {"told", "counted"}
     assert found["vllm"]["reports_cached_tokens"] is True
-    assert (found["lmcache"]["version"], found["lmcache"]["chunk_size"], found["lmcache"]["l2"]) == ("0.5.6", 256, ["FSL2Adapter"])
+    assert (
+        found["lmcache"]["version"],
+        found["lmcache"]["chunk_size"],
+        found["lmcache"]["l2"],
+    ) == ("0.5.6", 256, ["FSL2Adapter"])
     assert (found["metrics_release"], found["missing_metrics"]) == ("0.5.6 or later", [])
     assert "Nothing: it works" in notes(found)
 
@@ -138,7 +147,9 @@ def test_where_nothing_is_ever_stored_skipping_cannot_be_told_from_it() -> None:
         ("in_process", "skip_save", "honoured", 0),
     ],
 )
-def test_the_verdict_is_on_the_keys_that_are_sent(mode: str, keys: str, outcome: str, code: int) -> None:
+def test_the_verdict_is_on_the_keys_that_are_sent(
+    mode: str, keys: str, outcome: str, code: int
+) -> None:
     with StandIn(mode=mode) as server:
         found = found_in(server, KV_CACHE_HINT_KEYS=keys)
     assert (found["hint_keys"], found["outcome"], found["exit_code"]) == (keys, outcome, code)
@@ -155,13 +166,18 @@ def test_a_server_that_is_too_slow_is_one_line() -> None:
     with StandIn(latency=1.5) as server:
         found = found_in(server, "--timeout", "0.7")
     assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
-    assert found["trouble"] == f"{server.url}/v1/chat/completions did not answer within 0.7 s (--timeout)"
+    assert (
+        found["trouble"]
+        == f"{server.url}/v1/chat/completions did not answer within 0.7 s (--timeout)"
+    )
     assert found["vllm"]["version"] == "0.32.0"
 
 
 def test_a_server_that_never_answers_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        found = found_at("--base-url", f"http://127.0.0.1:{mute.getsockname()[1]}/v1", "--timeout", "0.2")
+        found = found_at(
+            "--base-url", f"http://127.0.0.1:{mute.getsockname()[1]}/v1", "--timeout", "0.2"
+        )
     assert found["exit_code"] == 3
     assert "did not answer within 0.2 s" in found["trouble"]
 
@@ -172,11 +188,18 @@ def test_a_key_that_is_asked_for_is_told(options: tuple[str, ...]) -> None:
         found = found_in(server, *options)
     assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
     asked = "another API key" if options else "an API key"
-    assert found["trouble"] == f"{server.url} answers 401 and asks for {asked}: give --api-key or set OPENAI_API_KEY"
+    assert (
+        found["trouble"]
+        == f"{server.url} answers 401 and asks for {asked}: give --api-key or set OPENAI_API_KEY"
+    )
 
 
-@pytest.mark.parametrize(("options", "environment"), [(("--api-key", "right"), {}), ((), {"OPENAI_API_KEY": "right"})])
-def test_the_key_goes_to_vllm_and_into_no_output(options: tuple[str, ...], environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "environment"), [(("--api-key", "right"), {}), ((), {"OPENAI_API_KEY": "right"})]
+)
+def test_the_key_goes_to_vllm_and_into_no_output(
+    options: tuple[str, ...], environment: dict[str, str]
+) -> None:
     with StandIn(api_key="right") as server:
         done = run(*urls(server), "--rounds", "1", "--settle", "0.02", *options, **environment)
     assert done.exit_code == 0
@@ -202,7 +225,10 @@ def test_a_prompt_that_no_chunk_fits_in_is_told() -> None:
     with StandIn(max_model_len=300) as server:
         found = found_in(server)
     assert found["exit_code"] == 3
-    assert found["trouble"] == "the longest prompt this model takes (300 tokens) does not fill a chunk of 256 tokens"
+    assert (
+        found["trouble"]
+        == "the longest prompt this model takes (300 tokens) does not fill a chunk of 256 tokens"
+    )
 
 
 def test_a_short_context_takes_shorter_prompts() -> None:
@@ -214,10 +240,17 @@ def test_a_short_context_takes_shorter_prompts() -> None:
 
 def test_the_model_can_be_chosen() -> None:
     with StandIn(models=("one", "two")) as server:
-        first, second, unknown = found_in(server), found_in(server, "--model", "two"), found_in(server, "--model", "three")
+        first, second, unknown = (
+            found_in(server),
+            found_in(server, "--model", "two"),
+            found_in(server, "--model", "three"),
+        )
     assert (first["vllm"]["model"], second["vllm"]["model"]) == ("one", "two")
     assert second["exit_code"] == 0
-    assert (unknown["exit_code"], unknown["trouble"]) == (3, f"{server.url} serves no model 'three'; there are one, two")
+    assert (unknown["exit_code"], unknown["trouble"]) == (
+        3,
+        f"{server.url} serves no model 'three'; there are one, two",
+    )
 
 
 def test_what_cannot_be_reached_is_one_line() -> None:
@@ -260,7 +293,17 @@ def test_wrong_usage_ends_with_two(arguments: tuple[str, ...]) -> None:
 def test_a_process_of_its_own_ends_with_the_code_and_prints_no_trace(tmp_path: Any) -> None:
     with StandIn(mode="none") as server:
         done = subprocess.run(
-            [sys.executable, "-m", "otel_kvpolicy.cli", "doctor", *urls(server), "--rounds", "1", "--settle", "0.02"],
+            [
+                sys.executable,
+                "-m",
+                "otel_kvpolicy.cli",
+                "doctor",
+                *urls(server),
+                "--rounds",
+                "1",
+                "--settle",
+                "0.02",
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -276,7 +319,9 @@ def test_a_process_of_its_own_ends_with_the_code_and_prints_no_trace(tmp_path: A
 def test_an_interruption_is_no_verdict() -> None:
     with StandIn(latency=PATIENCE_SECONDS) as server:
         arguments = [sys.executable, "-m", "otel_kvpolicy.cli", "doctor", *urls(server)]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as doctor:
             try:
                 end = time.monotonic() + PATIENCE_SECONDS
                 while not server.requests and time.monotonic() < end:

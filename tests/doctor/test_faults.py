@@ -14,7 +14,9 @@ from otel_kvpolicy.standin import StandIn
 from .asking import found_at, found_in, notes, outcomes
 from .relay import Exchange, Relay
 
-PAGE = (Path(__file__).parents[1] / "dashboards" / "pages" / "lmcache_mp_0.5.6_metrics.prom").read_text()
+PAGE = (
+    Path(__file__).parents[1] / "dashboards" / "pages" / "lmcache_mp_0.5.6_metrics.prom"
+).read_text()
 
 
 def _html(_: Exchange) -> Response:
@@ -32,7 +34,10 @@ def test_a_web_site_is_no_openai_server() -> None:
     with StandIn() as server, Relay(server.url, **{"v1/models": _html}) as site:
         found = found_at("--base-url", site.base_url)
     assert found["exit_code"] == 3
-    assert found["trouble"] == f"{site.url}/v1/models lists no model: is this an OpenAI-compatible server?"
+    assert (
+        found["trouble"]
+        == f"{site.url}/v1/models lists no model: is this an OpenAI-compatible server?"
+    )
 
 
 @pytest.mark.parametrize("edit", [_html, _missing, lambda _: Response("oh\nno", 500)])
@@ -45,7 +50,10 @@ def test_a_server_that_only_lists_models_is_one_line(edit: Any) -> None:
 
 
 def test_another_openai_server_is_said_to_be_no_vllm() -> None:
-    with StandIn(mode="none", prompt_tokens_details=False) as server, Relay(server.url, version=_missing, metrics=_missing) as other:
+    with (
+        StandIn(mode="none", prompt_tokens_details=False) as server,
+        Relay(server.url, version=_missing, metrics=_missing) as other,
+    ):
         found = found_at("--base-url", other.base_url)
     assert outcomes(found) == ("inconclusive",) * 3
     assert found["exit_code"] == 3
@@ -64,14 +72,22 @@ def test_an_lmcache_address_of_something_else_is_one_line() -> None:
     with StandIn() as server:
         found = found_at("--base-url", server.base_url, "--lmcache-url", server.url)
     assert found["exit_code"] == 3
-    assert found["trouble"] == f"{server.url} answers, but neither /status nor /metrics is of LMCache's multi-process server"
+    assert (
+        found["trouble"]
+        == f"{server.url} answers, but neither /status nor /metrics is of LMCache's multi-process server"
+    )
 
 
 def test_an_lmcache_address_that_asks_for_a_key_is_doubted() -> None:
-    with StandIn() as server, Relay(server.url, status=lambda _: Response(status_code=403)) as guarded:
+    with (
+        StandIn() as server,
+        Relay(server.url, status=lambda _: Response(status_code=403)) as guarded,
+    ):
         found = found_at("--base-url", server.base_url, "--lmcache-url", guarded.url)
     assert found["exit_code"] == 3
-    assert found["trouble"].endswith("LMCache's own server asks for none, so is this its address (--lmcache-url)?")
+    assert found["trouble"].endswith(
+        "LMCache's own server asks for none, so is this its address (--lmcache-url)?"
+    )
 
 
 def test_the_lmcache_of_another_vllm_is_told_and_not_relied_on() -> None:
@@ -92,7 +108,10 @@ def test_a_multi_process_server_beside_an_in_process_lmcache_is_not_used() -> No
 
 
 def test_an_lmcache_before_the_cap_is_to_be_upgraded() -> None:
-    with StandIn(honour_hints=False) as server, Relay(str(server.lmcache_url), version=lambda _: JSONResponse("0.5.4")) as old:
+    with (
+        StandIn(honour_hints=False) as server,
+        Relay(str(server.lmcache_url), version=lambda _: JSONResponse("0.5.4")) as old,
+    ):
         found = found_at("--base-url", server.base_url, "--lmcache-url", old.url)
     assert (outcomes(found), found["lmcache"]["version"]) == (("ignored",) * 3, "0.5.4")
     assert "LMCache 0.5.4 has no control of single requests" in notes(found)
@@ -101,7 +120,10 @@ def test_an_lmcache_before_the_cap_is_to_be_upgraded() -> None:
 @pytest.mark.parametrize(
     ("page", "release"),
     [
-        ("lmcache_mp_lookup_request_hit_tokens_total 1\nlmcache_mp_l1_staging_bytes 0\n", "0.5.7 or later"),
+        (
+            "lmcache_mp_lookup_request_hit_tokens_total 1\nlmcache_mp_l1_staging_bytes 0\n",
+            "0.5.7 or later",
+        ),
         (PAGE, "0.5.6 or later"),
         ("lmcache_mp_lookups_requests_total 1\n", "0.5.5"),
         ("lmcache_mp_l2_store_adapters 1\n", "0.5.3 or 0.5.4"),
@@ -113,8 +135,13 @@ def test_an_lmcache_before_the_cap_is_to_be_upgraded() -> None:
     ids=lambda value: None if value and "\n" in value else str(value),
 )
 def test_the_release_is_known_by_its_metric_names(page: str, release: str | None) -> None:
-    with StandIn(fail_first=1) as server, Relay(str(server.lmcache_url), metrics=lambda _: page) as lmcache:
-        found = found_at("--base-url", server.base_url, "--lmcache-url", lmcache.url)  # what is read before the first prompt tells
+    with (
+        StandIn(fail_first=1) as server,
+        Relay(str(server.lmcache_url), metrics=lambda _: page) as lmcache,
+    ):
+        found = found_at(
+            "--base-url", server.base_url, "--lmcache-url", lmcache.url
+        )  # what is read before the first prompt tells
     assert (found["metrics_release"], found["exit_code"]) == (release, 3)
 
 
@@ -128,7 +155,14 @@ def test_names_that_the_dashboards_do_not_read_are_told() -> None:
 
 def test_series_that_the_dashboards_need_are_missed_by_name() -> None:
     def without(exchange: Exchange) -> str:
-        return "\n".join(line for line in exchange.answer.text.splitlines() if "lmcache_mp_l1_memory_usage_bytes" not in line) + "\n"
+        return (
+            "\n".join(
+                line
+                for line in exchange.answer.text.splitlines()
+                if "lmcache_mp_l1_memory_usage_bytes" not in line
+            )
+            + "\n"
+        )
 
     with StandIn() as server, Relay(str(server.lmcache_url), metrics=without) as lmcache:
         found = found_at("--base-url", server.base_url, "--lmcache-url", lmcache.url)
@@ -148,7 +182,12 @@ def test_a_connector_that_shows_with_the_first_prompt_is_seen() -> None:
     fresh = True
 
     def page(exchange: Exchange) -> str | None:
-        return "\n".join(line for line in exchange.answer.text.splitlines() if "lmcache:" not in line) + "\n" if fresh else None
+        return (
+            "\n".join(line for line in exchange.answer.text.splitlines() if "lmcache:" not in line)
+            + "\n"
+            if fresh
+            else None
+        )
 
     def chat(_: Exchange) -> None:
         nonlocal fresh
@@ -179,23 +218,36 @@ def test_usage_that_names_cached_tokens_only_where_there_are_some_reports_them()
 
 def test_a_server_that_refuses_long_prompts_does_not_refuse_the_hint() -> None:
     def chat(exchange: Exchange) -> Response | None:
-        return JSONResponse({"error": "prompt\ntoo long"}, 400) if len(exchange.prompt) > 1000 else None
+        return (
+            JSONResponse({"error": "prompt\ntoo long"}, 400)
+            if len(exchange.prompt) > 1000
+            else None
+        )
 
     with StandIn() as server, Relay(server.url, chat=chat) as vllm:
         found = found_at("--base-url", vllm.base_url)
     assert found["exit_code"] == 3
-    assert found["trouble"].startswith("the server refuses a prompt of 3 chunks of 256 tokens: 400 ")
+    assert found["trouble"].startswith(
+        "the server refuses a prompt of 3 chunks of 256 tokens: 400 "
+    )
 
 
 def test_a_server_that_refuses_every_call_is_one_line() -> None:
-    with StandIn() as server, Relay(server.url, chat=lambda _: JSONResponse({"error": "no\nmax_tokens"}, 400)) as vllm:
+    with (
+        StandIn() as server,
+        Relay(server.url, chat=lambda _: JSONResponse({"error": "no\nmax_tokens"}, 400)) as vllm,
+    ):
         found = found_at("--base-url", vllm.base_url)
     assert found["trouble"].startswith("the server refuses a plain chat call: 400 ")
 
 
 def test_a_server_that_refuses_the_salt_is_judged_without() -> None:
     def chat(exchange: Exchange) -> Response | None:
-        return JSONResponse({"error": "unknown field cache_salt"}, 422) if "cache_salt" in exchange.body else None
+        return (
+            JSONResponse({"error": "unknown field cache_salt"}, 422)
+            if "cache_salt" in exchange.body
+            else None
+        )
 
     with StandIn(mode="in_process") as server, Relay(server.url, chat=chat) as vllm:
         found = found_at("--base-url", vllm.base_url, "--refresh", "0")
@@ -213,7 +265,10 @@ def test_a_store_that_shows_late_is_not_taken_for_a_skip() -> None:
             told["kv_transfer_params"]["cached_token_stats"]["num_lmcache_cached_tokens"] = 0
         return told
 
-    with StandIn(honour_hints=False, serve_metrics=False) as server, Relay(server.url, chat=chat) as vllm:
+    with (
+        StandIn(honour_hints=False, serve_metrics=False) as server,
+        Relay(server.url, chat=chat) as vllm,
+    ):
         found = found_at("--base-url", vllm.base_url)
     assert outcomes(found) == ("ignored",) * 3
 
@@ -225,7 +280,9 @@ def test_counters_that_others_move_prove_no_skip() -> None:
     def chat(exchange: Exchange) -> None:
         nonlocal busy
         params = exchange.body.get("kv_transfer_params", {})
-        busy = "cached_token_stats" in params or not (params.get("lmcache.skip_save") or "lmcache.max_offload_tokens" in params)
+        busy = "cached_token_stats" in params or not (
+            params.get("lmcache.skip_save") or "lmcache.max_offload_tokens" in params
+        )
 
     def page(_: Exchange) -> str:
         nonlocal chunks
@@ -264,15 +321,27 @@ def test_nothing_is_asked_but_pages_and_chat_and_nothing_is_cleared() -> None:
         found = found_at("--base-url", vllm.base_url, "--lmcache-url", lmcache.url)
         assert len(server.engine.cache.l1) >= stored
     assert found["exit_code"] == before["exit_code"] == 0
-    assert set(vllm.asked) == {("GET", "/v1/models"), ("GET", "/version"), ("GET", "/metrics"), ("POST", "/v1/chat/completions")}
-    assert set(lmcache.asked) <= {("GET", "/status"), ("GET", "/version"), ("GET", "/config"), ("GET", "/metrics")}
+    assert set(vllm.asked) == {
+        ("GET", "/v1/models"),
+        ("GET", "/version"),
+        ("GET", "/metrics"),
+        ("POST", "/v1/chat/completions"),
+    }
+    assert set(lmcache.asked) <= {
+        ("GET", "/status"),
+        ("GET", "/version"),
+        ("GET", "/config"),
+        ("GET", "/metrics"),
+    }
 
 
 def test_no_hint_that_ends_a_server_is_ever_sent() -> None:
     with StandIn() as server:
         found_in(server)
         caps = [
-            request.body["kv_transfer_params"].get("lmcache.max_offload_tokens") for request in server.requests if _hinted(request.body)
+            request.body["kv_transfer_params"].get("lmcache.max_offload_tokens")
+            for request in server.requests
+            if _hinted(request.body)
         ]
     assert caps
     assert all(cap is None or type(cap) is int for cap in caps)

@@ -12,11 +12,36 @@ from otel_kvpolicy.standin import StandIn
 from .asking import NOWHERE, QUICK, run, urls
 
 SERVERS: list[tuple[dict[str, Any], dict[str, str], str, int]] = [
-    ({"mode": "mp"}, {"skip_save": "ignored", "max_offload_tokens": "honoured", "both": "honoured"}, "honoured", 0),
-    ({"mode": "in_process"}, {"skip_save": "honoured", "max_offload_tokens": "ignored", "both": "honoured"}, "honoured", 0),
-    ({"mode": "mp", "honour_hints": False}, dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "ignored"), "ignored", 1),
-    ({"mode": "none"}, dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "no effect"), "no effect", 1),
-    ({"strict": "openai"}, dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "refused"), "refused", 1),
+    (
+        {"mode": "mp"},
+        {"skip_save": "ignored", "max_offload_tokens": "honoured", "both": "honoured"},
+        "honoured",
+        0,
+    ),
+    (
+        {"mode": "in_process"},
+        {"skip_save": "honoured", "max_offload_tokens": "ignored", "both": "honoured"},
+        "honoured",
+        0,
+    ),
+    (
+        {"mode": "mp", "honour_hints": False},
+        dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "ignored"),
+        "ignored",
+        1,
+    ),
+    (
+        {"mode": "none"},
+        dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "no effect"),
+        "no effect",
+        1,
+    ),
+    (
+        {"strict": "openai"},
+        dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "refused"),
+        "refused",
+        1,
+    ),
     (
         {"mode": "none", "serve_metrics": False, "prompt_tokens_details": False},
         dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "inconclusive"),
@@ -30,8 +55,12 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize(("options", "states", "verdict", "code"), SERVERS, ids=[str(each[0]) for each in SERVERS])
-def test_each_key_has_its_word_and_no_line_is_broken(options: dict[str, Any], states: dict[str, str], verdict: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "states", "verdict", "code"), SERVERS, ids=[str(each[0]) for each in SERVERS]
+)
+def test_each_key_has_its_word_and_no_line_is_broken(
+    options: dict[str, Any], states: dict[str, str], verdict: str, code: int
+) -> None:
     with StandIn(**options) as server:
         shown = {columns: run(*urls(server), *QUICK, columns=columns) for columns in (80, 120)}
         notes = json.loads(run(*urls(server), *QUICK, "--json").stdout)["notes"]
@@ -44,7 +73,10 @@ def test_each_key_has_its_word_and_no_line_is_broken(options: dict[str, Any], st
         assert "…" not in done.stdout
         table = lines[lines.index("is the hint honoured?") + 1 :][:3]
         assert [line.split()[0] for line in table] == list(states)
-        assert all(" ".join(line.split()[1:]).startswith(word) for line, word in zip(table, states.values(), strict=True))
+        assert all(
+            " ".join(line.split()[1:]).startswith(word)
+            for line, word in zip(table, states.values(), strict=True)
+        )
         assert lines[-1] == f"verdict: {verdict} (exit code {code})"
         assert all(_squeezed(note) in _squeezed(done.stdout) for note in notes)
 
@@ -52,7 +84,11 @@ def test_each_key_has_its_word_and_no_line_is_broken(options: dict[str, Any], st
 def test_the_line_of_what_is_sent_is_marked() -> None:
     with StandIn() as server:
         done = run(*urls(server), *QUICK, KV_CACHE_HINT_KEYS="skip_save")
-    marked = [line.split()[0] for line in done.stdout.splitlines() if "what is sent (KV_CACHE_HINT_KEYS=skip_save)" in line]
+    marked = [
+        line.split()[0]
+        for line in done.stdout.splitlines()
+        if "what is sent (KV_CACHE_HINT_KEYS=skip_save)" in line
+    ]
     assert marked == ["skip_save"]
     assert done.stdout.splitlines()[-1] == "verdict: ignored (exit code 1)"
 
@@ -74,7 +110,13 @@ def test_trouble_stands_alone_with_the_process_checks() -> None:
 
 def test_a_process_that_needs_a_look_is_not_called_well() -> None:
     with StandIn() as server:
-        done = run(*urls(server), *QUICK, columns=200, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="kvpolicy", KV_CACHE_MODUS="x")
+        done = run(
+            *urls(server),
+            *QUICK,
+            columns=200,
+            OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="kvpolicy",
+            KV_CACHE_MODUS="x",
+        )
     assert done.exit_code == 0  # the hint is honoured: that is the question
     assert "It works there." in done.stdout
     assert "Look at this process: instrumentor, settings (above)." in done.stdout
@@ -91,9 +133,26 @@ def test_json_holds_all_that_a_script_needs() -> None:
         done = run(*urls(server), *QUICK, "--json")
     found = json.loads(done.stdout)
     assert set(found) == {
-        *("outcome", "hint_keys", "exit_code", "trouble", "mode", "connector", "vllm", "lmcache", "metrics_release", "missing_metrics"),
+        *(
+            "outcome",
+            "hint_keys",
+            "exit_code",
+            "trouble",
+            "mode",
+            "connector",
+            "vllm",
+            "lmcache",
+            "metrics_release",
+            "missing_metrics",
+        ),
         *("findings", "trials", "checks", "notes"),
     }
     assert found["trials"][0]["arm"] == "store"
-    assert {trial["arm"] for trial in found["trials"]} == {"store", "skip_save", "max_offload_tokens", "both", "control"}
+    assert {trial["arm"] for trial in found["trials"]} == {
+        "store",
+        "skip_save",
+        "max_offload_tokens",
+        "both",
+        "control",
+    }
     assert "text" not in found["trials"][0]  # the prompt is noise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_kvpolicy.doctor import process
+from otel_kvpolicy.cli.doctor import environment as process
 
 from .asking import NOWHERE, found_at
 
@@ -28,7 +28,15 @@ def _distribution(folder: Path, name: str, version: str) -> None:
 
 def test_every_check_is_there_and_well_in_a_good_environment() -> None:
     checks = found_at("--base-url", NOWHERE)["checks"]
-    assert [each["name"] for each in checks] == ["instrumentor", "openai", "traces", "metrics", "settings", "policy", "target"]
+    assert [each["name"] for each in checks] == [
+        "instrumentor",
+        "openai",
+        "traces",
+        "metrics",
+        "settings",
+        "policy",
+        "target",
+    ]
     assert {each["state"] for each in checks} == {"ok"}
 
 
@@ -51,7 +59,9 @@ def test_a_switched_off_sdk_fails() -> None:
     assert (state, "OTEL_SDK_DISABLED" in text) == ("fail", True)
 
 
-def test_an_instrumentor_that_is_not_installed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instrumentor_that_is_not_installed_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _distribution(tmp_path, "otel_kvpolicy", "0.0.1")
     monkeypatch.syspath_prepend(tmp_path)
     state, text = check("instrumentor")
@@ -92,7 +102,11 @@ def test_an_openai_that_is_too_old_fails(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("signal", ["traces", "metrics"])
 def test_the_exporter_and_its_endpoint_are_told(signal: str) -> None:
-    told = check(signal, OTEL_EXPORTER_OTLP_ENDPOINT="http://collector:4318", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
+    told = check(
+        signal,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://collector:4318",
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+    )
     assert told == ("ok", "otlp_proto_http to http://collector:4318")
 
 
@@ -105,13 +119,22 @@ def test_no_exporter_is_a_warning(signal: str) -> None:
 def test_an_exporter_that_is_not_installed_fails() -> None:
     state, text = check("traces", OTEL_TRACES_EXPORTER="console,carrier_pigeon")
     assert state == "fail"
-    assert text == "exporter carrier_pigeon is not installed (OTEL_TRACES_EXPORTER=console,carrier_pigeon)"
+    assert (
+        text
+        == "exporter carrier_pigeon is not installed (OTEL_TRACES_EXPORTER=console,carrier_pigeon)"
+    )
 
 
 def test_the_exporters_of_the_two_signals_are_apart() -> None:
-    environment = {"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://prometheus:9090/api/v1/otlp"}
+    environment = {
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://prometheus:9090/api/v1/otlp",
+    }
     assert check("traces", **environment)[1].startswith("console")
-    assert check("metrics", **environment) == ("ok", "otlp_proto_grpc to http://prometheus:9090/api/v1/otlp")
+    assert check("metrics", **environment) == (
+        "ok",
+        "otlp_proto_grpc to http://prometheus:9090/api/v1/otlp",
+    )
 
 
 # --- settings, policy, target ---------------------------------------------------------------------------------------------------------
@@ -133,22 +156,40 @@ def test_a_setting_that_cannot_be_read_is_named(name: str, value: str) -> None:
 
 
 def test_several_such_settings_are_all_named_and_so_is_one_that_is_none() -> None:
-    state, text = check("settings", KV_CACHE_MIN_PREFIX_TOKENS="many", KV_CACHE_MIN_CONTEXT_TOKENS="-1", KV_CACHE_MODUS="observe")
+    state, text = check(
+        "settings",
+        KV_CACHE_MIN_PREFIX_TOKENS="many",
+        KV_CACHE_MIN_CONTEXT_TOKENS="-1",
+        KV_CACHE_MODUS="observe",
+    )
     assert state == "fail"
-    assert all(name in text for name in ("KV_CACHE_MIN_PREFIX_TOKENS", "KV_CACHE_MIN_CONTEXT_TOKENS", "KV_CACHE_MODUS is no setting"))
+    assert all(
+        name in text
+        for name in (
+            "KV_CACHE_MIN_PREFIX_TOKENS",
+            "KV_CACHE_MIN_CONTEXT_TOKENS",
+            "KV_CACHE_MODUS is no setting",
+        )
+    )
 
 
 def test_a_settings_file_is_read_too(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
     good.write_text("KV_CACHE_MIN_PREFIX_TOKENS = 7\n")
     bad.write_text("KV_CACHE_MIN_PREFIX_TOKENS = \n")
-    assert check("settings", KV_CACHE_CONFIG_FILE=str(good)) == ("ok", "KV_CACHE_MIN_PREFIX_TOKENS=7")
+    assert check("settings", KV_CACHE_CONFIG_FILE=str(good)) == (
+        "ok",
+        "KV_CACHE_MIN_PREFIX_TOKENS=7",
+    )
     state, text = check("settings", KV_CACHE_CONFIG_FILE=str(bad))
     assert (state, str(bad) in text) == ("fail", True)
 
 
 def test_settings_that_differ_from_the_defaults_are_told() -> None:
-    assert check("settings", KV_CACHE_MIN_PREFIX_TOKENS="512") == ("ok", "KV_CACHE_MIN_PREFIX_TOKENS=512")
+    assert check("settings", KV_CACHE_MIN_PREFIX_TOKENS="512") == (
+        "ok",
+        "KV_CACHE_MIN_PREFIX_TOKENS=512",
+    )
 
 
 def test_a_fleet_without_the_client_of_redis_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,11 +200,18 @@ def test_a_fleet_without_the_client_of_redis_fails(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_password_is_told(tmp_path: Path) -> None:
-    assert check("settings", KV_CACHE_REDIS_URL="redis://:canary@host/0") == ("ok", "KV_CACHE_REDIS_URL=***")
+    assert check("settings", KV_CACHE_REDIS_URL="redis://:canary@host/0") == (
+        "ok",
+        "KV_CACHE_REDIS_URL=***",
+    )
     file = tmp_path / "kv.toml"
     file.write_text('KV_CACHE_REDIS_URL = ["redis://:canary@host/0"]\n')
     state, text = check("settings", KV_CACHE_CONFIG_FILE=str(file))
-    assert (state, "KV_CACHE_REDIS_URL: cannot read" in text, "canary" in text) == ("fail", True, False)
+    assert (state, "KV_CACHE_REDIS_URL: cannot read" in text, "canary" in text) == (
+        "fail",
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(

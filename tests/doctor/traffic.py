@@ -26,7 +26,11 @@ class Traffic:
         with httpx2.Client(trust_env=False, timeout=PATIENCE_SECONDS) as client:
             while not self._over.is_set():
                 text = " ".join(secrets.token_hex(4) for _ in range(self._words))
-                body = {"model": self._model, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+                body = {
+                    "model": self._model,
+                    "messages": [{"role": "user", "content": text}],
+                    "max_tokens": 1,
+                }
                 client.post(f"{self._url}/chat/completions", json=body).raise_for_status()
                 self.sent += 1
                 self._begun.set()
@@ -36,7 +40,12 @@ class Traffic:
         assert self._begun.wait(PATIENCE_SECONDS)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()

@@ -11,7 +11,9 @@ def usage_of(client: OpenAI, call: dict) -> dict:
     if call["endpoint"] == "chat":
         if not call["stream"]:
             return client.chat.completions.create(**request).usage.model_dump()
-        chunks = list(client.chat.completions.create(**request, stream_options={"include_usage": True}))
+        chunks = list(
+            client.chat.completions.create(**request, stream_options={"include_usage": True})
+        )
         return chunks[-1].usage.model_dump()
     if not call["stream"]:
         return client.responses.create(**request).usage.model_dump()

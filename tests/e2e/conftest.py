@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_kvpolicy.demo.receiver import Receiver
+from otel_kvpolicy.cli.demo.receiver import Receiver
 from otel_kvpolicy.standin import StandIn
 
 from .pairs import Pair
@@ -29,7 +29,9 @@ def standin_pair() -> Iterator[Pair]:
 
 @pytest.fixture(scope="session")
 def real_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    urls, script, venv = (os.environ.get(f"KVPOLICY_REAL_{name}") for name in ("URLS", "STACK", "VENV"))
+    urls, script, venv = (
+        os.environ.get(f"KVPOLICY_REAL_{name}") for name in ("URLS", "STACK", "VENV")
+    )
     if urls:
         port = os.environ.get("KVPOLICY_REAL_OTLP_PORT", "0")
         with Receiver(int(port)) as receiver:
@@ -39,7 +41,9 @@ def real_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         with Receiver() as receiver:
             yield from _started(script, venv, folder, receiver)
     else:
-        pytest.skip("no real pair: set KVPOLICY_REAL_URLS, or KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV")
+        pytest.skip(
+            "no real pair: set KVPOLICY_REAL_URLS, or KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV"
+        )
 
 
 def _started(script: str, venv: str, folder: Path, receiver: Receiver) -> Iterator[Pair]:
@@ -49,7 +53,13 @@ def _started(script: str, venv: str, folder: Path, receiver: Receiver) -> Iterat
         "OTEL_BSP_SCHEDULE_DELAY": "200",
     }
     with (folder / "up.log").open("w") as log:
-        up = subprocess.run([script, "up", venv, folder], env=os.environ | extra, stdout=log, stderr=log, check=False)
+        up = subprocess.run(
+            [script, "up", venv, folder],
+            env=os.environ | extra,
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
     try:
         assert up.returncode == 0, f"{script} up failed; see the logs in {folder}"
         yield _pair(folder / "urls", receiver, exports_spans=True)
@@ -59,7 +69,13 @@ def _started(script: str, venv: str, folder: Path, receiver: Receiver) -> Iterat
 
 def _pair(urls: Path, receiver: Receiver, *, exports_spans: bool) -> Pair:
     found = dict(line.split("=", 1) for line in urls.read_text().split())
-    return Pair("real", found["OPENAI_BASE_URL"], found["LMCACHE_URL"], receiver, exports_spans=exports_spans)
+    return Pair(
+        "real",
+        found["OPENAI_BASE_URL"],
+        found["LMCACHE_URL"],
+        receiver,
+        exports_spans=exports_spans,
+    )
 
 
 @pytest.fixture(scope="session", params=["standin", pytest.param("real", marks=pytest.mark.e2e)])

@@ -16,7 +16,7 @@ import httpx2
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_kvpolicy.demo.receiver import Receiver
+from otel_kvpolicy.cli.demo.receiver import Receiver
 
 CHUNK = 256
 PATIENCE_SECONDS = 60
@@ -31,7 +31,9 @@ class Pair:
     exports_spans: whether the server exports spans of its own to ``receiver``.
     """
 
-    def __init__(self, name: str, base_url: str, lmcache_url: str, receiver: Receiver, *, exports_spans: bool) -> None:
+    def __init__(
+        self, name: str, base_url: str, lmcache_url: str, receiver: Receiver, *, exports_spans: bool
+    ) -> None:
         self.name = name
         self.base_url = base_url
         self.url = base_url.removesuffix("/v1")
@@ -41,11 +43,17 @@ class Pair:
         self.http = httpx2.Client(trust_env=False, timeout=PATIENCE_SECONDS)
         self.model = self.http.get(f"{base_url}/models").raise_for_status().json()["data"][0]["id"]
 
-    def call(self, calls: Sequence[dict[str, Any]], **environment: str) -> tuple[list[dict[str, Any]], list[Span]]:
+    def call(
+        self, calls: Sequence[dict[str, Any]], **environment: str
+    ) -> tuple[list[dict[str, Any]], list[Span]]:
         """Lets an instrumented process make the calls. Returns each call's usage and the spans the process exported."""
         before = len(self.receiver.spans)
         done = subprocess.run(
-            [Path(sys.executable).with_name("opentelemetry-instrument"), sys.executable, Path(__file__).with_name("caller.py")],
+            [
+                Path(sys.executable).with_name("opentelemetry-instrument"),
+                sys.executable,
+                Path(__file__).with_name("caller.py"),
+            ],
             input=json.dumps(calls),
             env=self.environment() | environment,
             text=True,
@@ -57,7 +65,11 @@ class Pair:
 
     def environment(self) -> dict[str, str]:
         """Of an instrumented process that calls this pair."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OTEL_", "KV_CACHE_"))
+        }
         return kept | {
             "NO_PROXY": "127.0.0.1",
             "OPENAI_API_KEY": "none-needed",
@@ -84,11 +96,16 @@ class Pair:
 
     def chunks_written(self) -> int:
         """Chunks that calls stored, without those that moved from L2 to L1."""
-        return self.counter("lmcache_mp_l1_write_chunks_total") - self.counter("lmcache_mp_l2_prefetch_load_completed_chunks_total")
+        return self.counter("lmcache_mp_l1_write_chunks_total") - self.counter(
+            "lmcache_mp_l2_prefetch_load_completed_chunks_total"
+        )
 
     def empty_vllm(self) -> None:
         """Empties vLLM's own cache, so that the next hit must come from LMCache. It refuses while blocks are still being stored."""
-        wait_until(lambda: self.http.post(f"{self.url}/reset_prefix_cache").json()["success"], "vLLM to let go of its blocks")
+        wait_until(
+            lambda: self.http.post(f"{self.url}/reset_prefix_cache").json()["success"],
+            "vLLM to let go of its blocks",
+        )
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:

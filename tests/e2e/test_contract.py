@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_kvpolicy.demo.receiver import attributes
+from otel_kvpolicy.cli.demo.receiver import attributes
 
 from .pairs import CHUNK, Pair, wait_until
 
@@ -33,7 +33,9 @@ def _second_turn() -> list[dict[str, str]]:
     ]
 
 
-def _call(pair: Pair, endpoint: str, stream: bool, messages: list[dict[str, str]], **extra: Any) -> dict[str, Any]:
+def _call(
+    pair: Pair, endpoint: str, stream: bool, messages: list[dict[str, str]], **extra: Any
+) -> dict[str, Any]:
     if endpoint == "chat":
         request = {"model": pair.model, "messages": messages, "max_tokens": 2, **extra}
     else:
@@ -70,9 +72,15 @@ class Rounds:
 
 @pytest.fixture(scope="module")
 def rounds(pair: Pair) -> Rounds:
-    keys = [(endpoint, stream, decision) for endpoint, stream in SURFACES for decision in ("skip", "store")]
+    keys = [
+        (endpoint, stream, decision)
+        for endpoint, stream in SURFACES
+        for decision in ("skip", "store")
+    ]
     prompts = {"skip": _one_off, "store": _second_turn}
-    calls = [_call(pair, endpoint, stream, prompts[decision]()) for endpoint, stream, decision in keys]
+    calls = [
+        _call(pair, endpoint, stream, prompts[decision]()) for endpoint, stream, decision in keys
+    ]
     before, hits_before = pair.chunks_written(), pair.counter("lmcache_mp_lookup_hit_tokens_total")
     usages, spans = pair.call(calls)
     first = dict(zip(keys, usages, strict=True))
@@ -84,7 +92,10 @@ def rounds(pair: Pair) -> Rounds:
     # A call that must store comes last: once its chunks are there, all that was to be written before it is there too.
     written = pair.chunks_written() - before
     sentinel, _ = pair.call([_call(pair, "chat", False, _second_turn())])
-    wait_until(lambda: pair.chunks_written() - before >= written + _chunks(sentinel[0]), "the sentinel's chunks")
+    wait_until(
+        lambda: pair.chunks_written() - before >= written + _chunks(sentinel[0]),
+        "the sentinel's chunks",
+    )
     written_again = pair.chunks_written() - before - written - _chunks(sentinel[0])
     hits = pair.counter("lmcache_mp_lookup_hit_tokens_total") - hits_before
     return Rounds(first, second, written, written_again, hits, [*spans, *again])
@@ -98,8 +109,13 @@ def test_a_skipped_prompt_comes_back_uncached(rounds: Rounds, endpoint: str, str
 
 
 @pytest.mark.parametrize(("endpoint", "stream"), SURFACES)
-def test_a_stored_prompt_comes_back_from_lmcache(rounds: Rounds, endpoint: str, stream: bool) -> None:
-    first, second = rounds.first[endpoint, stream, "store"], rounds.second[endpoint, stream, "store"]
+def test_a_stored_prompt_comes_back_from_lmcache(
+    rounds: Rounds, endpoint: str, stream: bool
+) -> None:
+    first, second = (
+        rounds.first[endpoint, stream, "store"],
+        rounds.second[endpoint, stream, "store"],
+    )
     assert _cached(first) == 0
     assert _cached(second) == _chunks(first) * CHUNK >= CHUNK
 
@@ -112,11 +128,21 @@ def test_only_stored_prompts_write_chunks_and_only_once(rounds: Rounds) -> None:
 
 def test_decisions_and_cached_tokens_stand_on_the_chat_spans(rounds: Rounds) -> None:
     told = [
-        (span["kvpolicy.decision"], span["kvpolicy.hint.outcome"], span["gen_ai.usage.cache_read.input_tokens"])
-        for span in map(attributes, sorted(rounds.spans, key=lambda span: span.start_time_unix_nano))
+        (
+            span["kvpolicy.decision"],
+            span["kvpolicy.hint.outcome"],
+            span["gen_ai.usage.cache_read.input_tokens"],
+        )
+        for span in map(
+            attributes, sorted(rounds.spans, key=lambda span: span.start_time_unix_nano)
+        )
         if "kvpolicy.decision" in span
     ]
-    expected = [(key[2], "applied", _cached(usage)) for each in (rounds.first, rounds.second) for key, usage in each.items()]
+    expected = [
+        (key[2], "applied", _cached(usage))
+        for each in (rounds.first, rounds.second)
+        for key, usage in each.items()
+    ]
     assert told == expected
 
 
@@ -124,10 +150,18 @@ def test_the_chat_span_is_the_ancestor_of_the_servers(pair: Pair, rounds: Rounds
     if not pair.exports_spans:
         pytest.skip("this pair exports no spans of its own")
     chats = {span.span_id: span for span in rounds.spans if "kvpolicy.decision" in attributes(span)}
-    posts = {span.span_id: chats[span.parent_span_id] for span in rounds.spans if span.parent_span_id in chats}
+    posts = {
+        span.span_id: chats[span.parent_span_id]
+        for span in rounds.spans
+        if span.parent_span_id in chats
+    }
 
     def served() -> list[Span]:
-        return [span for span in list(pair.receiver.spans) if span.name == "llm_request" and span.parent_span_id in posts]
+        return [
+            span
+            for span in list(pair.receiver.spans)
+            if span.name == "llm_request" and span.parent_span_id in posts
+        ]
 
     wait_until(lambda: len(served()) == len(chats), "vLLM's spans")
     assert all(span.trace_id == posts[span.parent_span_id].trace_id for span in served())
@@ -152,7 +186,10 @@ def kept(pair: Pair) -> list[int]:
     prompts = [_text(240) for _ in CAPS]
 
     def calls(*, keys: bool) -> list[dict[str, Any]]:
-        extras = [{"extra_body": {"kv_transfer_params": {"unrelated": 1, **params}}} if keys else {} for params, _ in CAPS]
+        extras = [
+            {"extra_body": {"kv_transfer_params": {"unrelated": 1, **params}}} if keys else {}
+            for params, _ in CAPS
+        ]
         return [
             _call(pair, "chat", False, [{"role": "user", "content": prompt}], **extra)
             for prompt, extra in zip(prompts, extras, strict=True)
@@ -161,11 +198,20 @@ def kept(pair: Pair) -> list[int]:
     sentinel = _call(pair, "chat", False, _second_turn())
     before = pair.chunks_written()
     usages, _ = pair.call([*calls(keys=True), sentinel], KV_CACHE_LAYERING="false")
-    expected = sum(_chunks(usage) if kept is None else kept for usage, (_, kept) in zip(usages, CAPS, strict=False))
-    wait_until(lambda: pair.chunks_written() - before >= expected + _chunks(usages[-1]), "the stored chunks")
+    expected = sum(
+        _chunks(usage) if kept is None else kept
+        for usage, (_, kept) in zip(usages, CAPS, strict=False)
+    )
+    wait_until(
+        lambda: pair.chunks_written() - before >= expected + _chunks(usages[-1]),
+        "the stored chunks",
+    )
     pair.empty_vllm()
     again, _ = pair.call(calls(keys=False), KV_CACHE_LAYERING="false")
-    return [-1 if _cached(usage) == _chunks(usage) * CHUNK else _cached(usage) // CHUNK for usage in again]
+    return [
+        -1 if _cached(usage) == _chunks(usage) * CHUNK else _cached(usage) // CHUNK
+        for usage in again
+    ]
 
 
 @pytest.mark.parametrize("index", range(len(CAPS)), ids=[str(params) for params, _ in CAPS])
@@ -175,19 +221,42 @@ def test_the_multi_process_server_reads_the_cap_alone(kept: list[int], index: in
 
 
 def test_the_connector_tells_its_share_of_a_call_that_asks(pair: Pair) -> None:
-    body = {"model": pair.model, "messages": _one_off(), "max_tokens": 2, "kv_transfer_params": {"cached_token_stats": True}}
-    answers = [pair.http.post(f"{pair.base_url}/chat/completions", json=body).json() for _ in range(2)]
+    body = {
+        "model": pair.model,
+        "messages": _one_off(),
+        "max_tokens": 2,
+        "kv_transfer_params": {"cached_token_stats": True},
+    }
+    answers = [
+        pair.http.post(f"{pair.base_url}/chat/completions", json=body).json() for _ in range(2)
+    ]
     shares = [answer["kv_transfer_params"]["cached_token_stats"] for answer in answers]
-    assert shares[0] == {"num_vllm_cached_tokens": 0, "num_lmcache_cached_tokens": 0, "num_lmcache_extra_cached_tokens": 0}
-    assert shares[1]["num_vllm_cached_tokens"] == answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert shares[0] == {
+        "num_vllm_cached_tokens": 0,
+        "num_lmcache_cached_tokens": 0,
+        "num_lmcache_extra_cached_tokens": 0,
+    }
+    assert (
+        shares[1]["num_vllm_cached_tokens"]
+        == answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+        > 0
+    )
 
 
 @pytest.mark.e2e
-def test_the_stand_ins_pages_hold_only_names_and_labels_of_real_ones(standin_pair: Pair, request: pytest.FixtureRequest) -> None:
+def test_the_stand_ins_pages_hold_only_names_and_labels_of_real_ones(
+    standin_pair: Pair, request: pytest.FixtureRequest
+) -> None:
     real_pair: Pair = request.getfixturevalue("real_pair")
     for side in ("url", "lmcache_url"):
-        real, ours = real_pair.page(getattr(real_pair, side)), standin_pair.page(getattr(standin_pair, side))
+        real, ours = (
+            real_pair.page(getattr(real_pair, side)),
+            standin_pair.page(getattr(standin_pair, side)),
+        )
         assert set(ours) <= set(real)
         for name, samples in ours.items():
-            labels = [{key for key in sample.labels if not key.startswith("otel_scope_")} for sample in (samples[0], real[name][0])]
+            labels = [
+                {key for key in sample.labels if not key.startswith("otel_scope_")}
+                for sample in (samples[0], real[name][0])
+            ]
             assert labels[0] == labels[1], name

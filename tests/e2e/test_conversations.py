@@ -15,16 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from otel_kvpolicy.demo.receiver import DecidedCall
-from otel_kvpolicy.demo.runner import write_workload
-from otel_kvpolicy.demo.workload import read_conversations, steps
+from otel_kvpolicy.cli.demo.receiver import DecidedCall
+from otel_kvpolicy.cli.demo.runner import write_workload
+from otel_kvpolicy.cli.demo.workload import read_conversations, steps
 
 from .pairs import CHUNK, Pair, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
-def test_every_conversation_leaves_decisions_and_hits(pair: Pair, tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_every_conversation_leaves_decisions_and_hits(
+    pair: Pair, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
     source = os.environ.get("KVPOLICY_CONVERSATIONS")
     if not source:
         pytest.skip("no conversations: set KVPOLICY_CONVERSATIONS")
@@ -34,16 +36,23 @@ def test_every_conversation_leaves_decisions_and_hits(pair: Pair, tmp_path: Path
     workload = tmp_path / "workload.json"
     write_workload(workload, pair.model, conversations, order, max_tokens=1)
     before, seen = pair.chunks_written(), len(pair.receiver.spans)
-    hits, asked = (pair.counter(f"lmcache_mp_lookup_{kind}_tokens_total") for kind in ("hit", "requested"))
+    hits, asked = (
+        pair.counter(f"lmcache_mp_lookup_{kind}_tokens_total") for kind in ("hit", "requested")
+    )
     instrument = Path(sys.executable).with_name("opentelemetry-instrument")
-    command = [instrument, sys.executable, "-m", "otel_kvpolicy.demo.worker", workload]
-    done = subprocess.run(command, env=pair.environment(), capture_output=True, text=True, check=False)
+    command = [instrument, sys.executable, "-m", "otel_kvpolicy.cli.demo.application", workload]
+    done = subprocess.run(
+        command, env=pair.environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     calls = [call for span in pair.receiver.spans[seen:] if (call := DecidedCall.of(span))]
     assert len(calls) == len(order)
     assert {call.outcome for call in calls} == {"applied"}
     wait_until(
-        lambda: pair.counter("lmcache_mp_lookup_requested_tokens_total") - asked >= sum(c.prompt_tokens // CHUNK for c in calls) * CHUNK,
+        lambda: (
+            pair.counter("lmcache_mp_lookup_requested_tokens_total") - asked
+            >= sum(c.prompt_tokens // CHUNK for c in calls) * CHUNK
+        ),
         "the lookups",
     )
     told = {

@@ -21,18 +21,42 @@ pytestmark = pytest.mark.e2e
 
 # Of a real pair on a CPU: nothing was lost or thrown out, no exporter of the host is scraped, and no Collector is there.
 WITHOUT = (
-    *("GPU", "Memory", "Unified memory", "Pressure", "Disk", "Network", "Duration of calls", "All reasons", "Faults", "Memory and backend"),
-    *("Evictions from", "Tokens looked up, found, stored", "Do LMCache's stores react?", "Correlation"),
+    *(
+        "GPU",
+        "Memory",
+        "Unified memory",
+        "Pressure",
+        "Disk",
+        "Network",
+        "Duration of calls",
+        "All reasons",
+        "Faults",
+        "Memory and backend",
+    ),
+    *(
+        "Evictions from",
+        "Tokens looked up, found, stored",
+        "Do LMCache's stores react?",
+        "Correlation",
+    ),
 )
 
 
 def test_panels_of_a_real_pair(real_pair: Pair, tmp_path: Path) -> None:
     ports = [int(url.rsplit(":", 1)[1]) for url in (real_pair.url, real_pair.lmcache_url)]
     # A tiny model with a short context: prompts, and the threshold that tells them apart, are smaller.
-    with App(model=real_pair.model, scale=0.3, KV_CACHE_MIN_PREFIX_TOKENS="400", KV_CACHE_SHADOW="true") as app:
-        targets = [target("app", "app:1", app.port), target("vllm", "gb10:8000", ports[0]), target("lmcache", "gb10:8080", ports[1])]
+    with App(
+        model=real_pair.model, scale=0.3, KV_CACHE_MIN_PREFIX_TOKENS="400", KV_CACHE_SHADOW="true"
+    ) as app:
+        targets = [
+            target("app", "app:1", app.port),
+            target("vllm", "gb10:8000", ports[0]),
+            target("lmcache", "gb10:8080", ports[1]),
+        ]
         with Prometheus(tmp_path, targets) as prometheus:
-            seen = app.calls(real_pair.base_url, *("store", "skip", "store", "store", "caller", "store"))
+            seen = app.calls(
+                real_pair.base_url, *("store", "skip", "store", "store", "caller", "store")
+            )
             until(lambda: prometheus.number("count(up == 1)") == 3, "all are scraped")
             for _ in range(4):
                 real_pair.empty_vllm()
@@ -43,7 +67,9 @@ def test_panels_of_a_real_pair(real_pair: Pair, tmp_path: Path) -> None:
             assert prometheus.number(fill(panel_expr("Skipped calls"))) == pytest.approx(skipped)
             (state,) = prometheus.vector(fill(panel_expr("LMCache speaks")))
             assert NAMES_STATES[int(state[1])][0] == NAMES_STATES[1][0]
-            hits = prometheus.number(fill(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate")))
+            hits = prometheus.number(
+                fill(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"))
+            )
             assert hits is not None
             assert 0 < hits < 1
 

@@ -27,7 +27,11 @@ START_SECONDS = 600
 
 def _doctor(pair: Pair | None, *arguments: str) -> subprocess.CompletedProcess[str]:
     addresses = ("--base-url", pair.base_url, "--lmcache-url", pair.lmcache_url) if pair else ()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_", "OPENAI_", "LMCACHE_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "KV_CACHE_", "OPENAI_", "LMCACHE_"))
+    }
     return subprocess.run(
         [sys.executable, "-m", "otel_kvpolicy.cli", "doctor", *addresses, *arguments],
         env=kept | {"NO_PROXY": "127.0.0.1", "COLUMNS": "80"},
@@ -46,7 +50,11 @@ def test_a_real_pair_honours_the_cap_and_ignores_skip_save(real_pair: Pair) -> N
     done = _doctor(real_pair)
     print(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    for arm, outcome in (("skip_save", "ignored"), ("max_offload_tokens", "honoured"), ("both", "honoured")):
+    for arm, outcome in (
+        ("skip_save", "ignored"),
+        ("max_offload_tokens", "honoured"),
+        ("both", "honoured"),
+    ):
         assert any(line.split()[:2] == [arm, outcome] for line in done.stdout.splitlines())
     assert "verdict: honoured (exit code 0)" in done.stdout
 
@@ -68,9 +76,15 @@ def test_other_traffic_does_not_confuse_it(real_pair: Pair) -> None:
         done = _doctor(real_pair, "--json")
     found = json.loads(done.stdout)
     print(json.dumps(found["findings"], indent=1), f"beside {traffic.sent} other calls")
-    assert _outcomes(found) == {"skip_save": "ignored", "max_offload_tokens": "honoured", "both": "honoured"}
+    assert _outcomes(found) == {
+        "skip_save": "ignored",
+        "max_offload_tokens": "honoured",
+        "both": "honoured",
+    }
     assert done.returncode == 0
-    assert any(note.startswith("Other traffic was stored while this ran") for note in found["notes"])
+    assert any(
+        note.startswith("Other traffic was stored while this ran") for note in found["notes"]
+    )
 
 
 class Bare(NamedTuple):
@@ -91,7 +105,9 @@ def bare(real_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     venv = os.environ.get("KVPOLICY_REAL_VENV")
     model = Path(real_pair.http.get(f"{real_pair.base_url}/models").json()["data"][0]["root"])
     if not venv or not (model / "config.json").is_file():
-        pytest.skip("no vLLM to start without LMCache: set KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV")
+        pytest.skip(
+            "no vLLM to start without LMCache: set KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV"
+        )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("bare") / "vllm.log"
@@ -106,13 +122,28 @@ def bare(real_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     }
     options = "--served-model-name tiny --load-format dummy --dtype float32 --max-model-len 4096 --enforce-eager --max-num-seqs 8"
     more = "--max-num-batched-tokens 4096 --enable-prompt-tokens-details"
-    command = [f"{venv}/bin/vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port), *options.split(), *more.split()]
-    with log.open("w") as out, subprocess.Popen(command, env=os.environ | settings, stdout=out, stderr=out) as server:
+    command = [
+        f"{venv}/bin/vllm",
+        "serve",
+        model,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *options.split(),
+        *more.split(),
+    ]
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, env=os.environ | settings, stdout=out, stderr=out) as server,
+    ):
         try:
             end = time.monotonic() + START_SECONDS
             while not _is_up(port):
                 assert server.poll() is None, f"vLLM has ended; see {log}"
-                assert time.monotonic() < end, f"vLLM has not begun to answer in {START_SECONDS} s; see {log}"
+                assert time.monotonic() < end, (
+                    f"vLLM has not begun to answer in {START_SECONDS} s; see {log}"
+                )
                 threading.Event().wait(1)
             yield Bare(f"http://127.0.0.1:{port}/v1", log)
         finally:
@@ -130,8 +161,14 @@ def _is_up(port: int) -> bool:
 def test_a_real_vllm_without_lmcache_has_no_use_of_the_hint(bare: Bare) -> None:
     done = _doctor(None, "--base-url", bare.base_url, "--json")
     found = json.loads(done.stdout)
-    assert (found["exit_code"], found["connector"], found["vllm"]["reports_cached_tokens"]) == (1, False, True)
-    assert _outcomes(found) == dict.fromkeys(("skip_save", "max_offload_tokens", "both"), "no_connector")
+    assert (found["exit_code"], found["connector"], found["vllm"]["reports_cached_tokens"]) == (
+        1,
+        False,
+        True,
+    )
+    assert _outcomes(found) == dict.fromkeys(
+        ("skip_save", "max_offload_tokens", "both"), "no_connector"
+    )
     assert any("each hint costs a warning line in vLLM's log" in note for note in found["notes"])
     assert done.returncode == 1
 
@@ -140,12 +177,24 @@ def test_each_hint_costs_such_a_vllm_a_warning_line(bare: Bare) -> None:
     """What the doctor says of it."""
 
     def warnings() -> int:
-        return bare.log.read_text(errors="replace").count("Got kv_transfer_params, but no KVConnector found")
+        return bare.log.read_text(errors="replace").count(
+            "Got kv_transfer_params, but no KVConnector found"
+        )
 
     before = warnings()
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
-    for hint in ({}, {"kv_transfer_params": {"lmcache.skip_save": True}}, {}, {"kv_transfer_params": {"lmcache.skip_save": False}}):
-        httpx2.post(f"{bare.base_url}/chat/completions", json=body | hint, timeout=PATIENCE_SECONDS, trust_env=False).raise_for_status()
+    for hint in (
+        {},
+        {"kv_transfer_params": {"lmcache.skip_save": True}},
+        {},
+        {"kv_transfer_params": {"lmcache.skip_save": False}},
+    ):
+        httpx2.post(
+            f"{bare.base_url}/chat/completions",
+            json=body | hint,
+            timeout=PATIENCE_SECONDS,
+            trust_env=False,
+        ).raise_for_status()
     wait_until(lambda: warnings() >= before + 2, "the warnings")
     assert warnings() == before + 2
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_kvpolicy.demo.receiver import attributes
-from otel_kvpolicy.policy.adaptive import AdaptiveRule
-from otel_kvpolicy.policy.chain import chain_of
+from otel_kvpolicy.cli.demo.receiver import attributes
+from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 
 from .pairs import CHUNK, Pair, wait_until
@@ -36,8 +36,15 @@ def test_the_share_of_each_cache_stands_on_the_span(pair: Pair) -> None:
     third = told(spans)
     held = _chunks(usage) * CHUNK
     assert (first["kvpolicy.cached.vllm_tokens"], first["kvpolicy.cached.lmcache_tokens"]) == (0, 0)
-    assert (second["kvpolicy.cached.vllm_tokens"], second["kvpolicy.cached.lmcache_tokens"]) == (0, held)
-    assert third["kvpolicy.cached.vllm_tokens"] == third["gen_ai.usage.cache_read.input_tokens"] >= held
+    assert (second["kvpolicy.cached.vllm_tokens"], second["kvpolicy.cached.lmcache_tokens"]) == (
+        0,
+        held,
+    )
+    assert (
+        third["kvpolicy.cached.vllm_tokens"]
+        == third["gen_ai.usage.cache_read.input_tokens"]
+        >= held
+    )
     assert third["kvpolicy.cached.lmcache_tokens"] == held
 
 
@@ -60,7 +67,11 @@ def test_of_a_skipped_call_the_head_that_came_before_is_stored(pair: Pair, tmp_p
     state = tmp_path / "learned.json"
     state_of_tasks_that_never_come_back(state)
     system = _text(120)
-    settings = {"KV_CACHE_RULE": "adaptive", "KV_CACHE_STATE_FILE": str(state), "KV_CACHE_PARTIAL_STORE": "true"}
+    settings = {
+        "KV_CACHE_RULE": "adaptive",
+        "KV_CACHE_STATE_FILE": str(state),
+        "KV_CACHE_PARTIAL_STORE": "true",
+    }
     before = pair.chunks_written()
     _, spans = pair.call([_call(pair, "chat", False, task(system)) for _ in range(2)], **settings)
     last = told(spans)
@@ -69,5 +80,8 @@ def test_of_a_skipped_call_the_head_that_came_before_is_stored(pair: Pair, tmp_p
     pair.empty_vllm()
     (usage,), _ = pair.call([_call(pair, "chat", False, task(system))], KV_CACHE_LAYERING="false")
     assert _cached(usage) == CHUNK
-    wait_until(lambda: pair.chunks_written() - before >= _chunks(usage), "the chunks of a call without a hint")
+    wait_until(
+        lambda: pair.chunks_written() - before >= _chunks(usage),
+        "the chunks of a call without a hint",
+    )
     assert pair.chunks_written() - before == _chunks(usage)

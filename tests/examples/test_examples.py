@@ -17,8 +17,18 @@ INSTRUMENT = [
 
 
 def run(name: str, *before: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
-    done = subprocess.run([*before, sys.executable, EXAMPLES / name], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "KV_CACHE_"))
+    }
+    done = subprocess.run(
+        [*before, sys.executable, EXAMPLES / name],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -32,7 +42,9 @@ def test_the_plain_client_under_opentelemetry_instrument() -> None:
 
 
 def test_streams() -> None:
-    first, *later = run("async_streaming.py", *INSTRUMENT).split(" prompt tokens came from a cache)\n")[:-1]
+    first, *later = run("async_streaming.py", *INSTRUMENT).split(
+        " prompt tokens came from a cache)\n"
+    )[:-1]
     assert first.endswith("(0")
     assert len(later) == 3
     assert all(int(line.rpartition("(")[2]) > 1000 for line in later)
@@ -45,11 +57,22 @@ def test_observe_mode() -> None:
 
 def test_an_agent_with_tools_and_its_trace_as_a_tree() -> None:
     pytest.importorskip("pydantic_ai")
-    shown = run("pydantic_ai_agent.py", INSTRUMENT[0], "--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter", "none")
+    shown = run(
+        "pydantic_ai_agent.py",
+        INSTRUMENT[0],
+        "--traces_exporter",
+        "none",
+        "--metrics_exporter",
+        "none",
+        "--logs_exporter",
+        "none",
+    )
     runs = [part.splitlines() for part in shown.split("invoke_agent librarian\n")[1:]]
     assert [run[:3] for run in runs] == [
         ["   · agent.calls: 2", "   · agent.skipped: 1", "   · agent.stored: 1"],
         ["   · agent.calls: 2", "   · agent.skipped: 0", "   · agent.stored: 2"],
     ]
     assert "      invoke_agent summarizer" in runs[1]
-    assert shown.count("chat stand-in") == shown.count("· explanation: ") == shown.count("POST") == 5
+    assert (
+        shown.count("chat stand-in") == shown.count("· explanation: ") == shown.count("POST") == 5
+    )

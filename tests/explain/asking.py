@@ -36,5 +36,7 @@ class Answer(NamedTuple):
 def ask(*arguments: Any, stdin: str | None = None, columns: int = WIDE) -> Answer:
     """Asks; an exception that escapes the command is raised here."""
     runner = CliRunner(env={"COLUMNS": str(columns)})
-    done = runner.invoke(main, ["explain", *map(str, arguments)], input=stdin, catch_exceptions=False)
+    done = runner.invoke(
+        main, ["explain", *map(str, arguments)], input=stdin, catch_exceptions=False
+    )
     return Answer(done.exit_code, done.stdout, done.stderr)

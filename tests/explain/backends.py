@@ -51,29 +51,52 @@ def answering(path: str, answer: Callable[[Request], Response]) -> Route:
 
 def jaeger_backend(spans: Spans) -> list[BaseRoute]:
     def services(_: Request) -> Response:
-        return JSONResponse({"data": sorted({service(span) for span in spans}), "total": 1, "limit": 0, "offset": 0, "errors": None})
+        return JSONResponse(
+            {
+                "data": sorted({service(span) for span in spans}),
+                "total": 1,
+                "limit": 0,
+                "offset": 0,
+                "errors": None,
+            }
+        )
 
     def one(request: Request) -> Response:
         members = by_trace(spans).get(request.path_params["id"])
         if members is None:
-            return JSONResponse({"data": None, "errors": [{"code": 404, "msg": "trace not found"}]}, 404)
+            return JSONResponse(
+                {"data": None, "errors": [{"code": 404, "msg": "trace not found"}]}, 404
+            )
         return JSONResponse(jaeger(members))
 
     def search(request: Request) -> Response:
         asked = request.query_params
         if "service" not in asked:
-            return JSONResponse({"data": None, "errors": [{"code": 400, "msg": "parameter 'service' is required"}]}, 400)
+            return JSONResponse(
+                {"data": None, "errors": [{"code": 400, "msg": "parameter 'service' is required"}]},
+                400,
+            )
         tags = json.loads(asked["tags"])
 
         def matches(span: ReadableSpan) -> bool:
             has = attributes(span)
             in_time = int(asked["start"]) <= (span.start_time or 0) // 1000 <= int(asked["end"])
-            return service(span) == asked["service"] and in_time and all(str(has.get(name)) == value for name, value in tags.items())
+            return (
+                service(span) == asked["service"]
+                and in_time
+                and all(str(has.get(name)) == value for name, value in tags.items())
+            )
 
-        traces = [members for members in by_trace(spans).values() if any(map(matches, members))][: int(asked["limit"])]
+        traces = [members for members in by_trace(spans).values() if any(map(matches, members))][
+            : int(asked["limit"])
+        ]
         return JSONResponse(jaeger([span for members in traces for span in members]))
 
-    return [answering("/api/services", services), answering("/api/traces/{id}", one), answering("/api/traces", search)]
+    return [
+        answering("/api/services", services),
+        answering("/api/traces/{id}", one),
+        answering("/api/traces", search),
+    ]
 
 
 # --- Tempo -------------------------------------------------------------------------------------------------------------------------
@@ -103,13 +126,19 @@ def _holds(clause: re.Match[str], span: ReadableSpan) -> bool:
 def tempo_backend(spans: Spans, *, v2: bool = True, status: str = "COMPLETE") -> list[BaseRoute]:
     def one(request: Request) -> Response:
         members = by_trace(spans).get(request.path_params["id"])
-        return PlainTextResponse("", 404) if members is None else JSONResponse({"batches": protobuf_json(members)})
+        return (
+            PlainTextResponse("", 404)
+            if members is None
+            else JSONResponse({"batches": protobuf_json(members)})
+        )
 
     def one_v2(request: Request) -> Response:
         members = by_trace(spans).get(request.path_params["id"])
         if members is None:
             return PlainTextResponse("trace not found", 404)
-        return JSONResponse({"trace": {"resourceSpans": protobuf_json(members)}, "metrics": {}, "status": status})
+        return JSONResponse(
+            {"trace": {"resourceSpans": protobuf_json(members)}, "metrics": {}, "status": status}
+        )
 
     def search(request: Request) -> Response:
         asked, holds = request.query_params, _spanset(request.query_params["q"])
@@ -123,7 +152,11 @@ def tempo_backend(spans: Spans, *, v2: bool = True, status: str = "COMPLETE") ->
             {
                 "traces": [
                     # Tempo writes trace ids without their leading zeros
-                    {"traceID": identity.lstrip("0"), "rootServiceName": service(members[-1]), "rootTraceName": members[-1].name}
+                    {
+                        "traceID": identity.lstrip("0"),
+                        "rootServiceName": service(members[-1]),
+                        "rootTraceName": members[-1].name,
+                    }
                     for identity, members in found[: int(asked["limit"])]
                 ],
                 "metrics": {"totalBlocks": 1},
@@ -143,21 +176,35 @@ def tempo_backend(spans: Spans, *, v2: bool = True, status: str = "COMPLETE") ->
 
 def phoenix_backend(spans: Spans, *, page: int = 2) -> list[BaseRoute]:
     """A project for each service. Pages are shorter than what is asked for, so that cursors matter."""
-    projects = {f"UHJvamVjdDo{number}": name for number, name in enumerate(sorted({service(span) for span in spans}))}
+    projects = {
+        f"UHJvamVjdDo{number}": name
+        for number, name in enumerate(sorted({service(span) for span in spans}))
+    }
 
     def paged(request: Request, items: list[Any]) -> Response:
         at = int(request.query_params.get("cursor", 0))
         more = at + page < len(items)
-        return JSONResponse({"data": items[at : at + page], "next_cursor": str(at + page) if more else None})
+        return JSONResponse(
+            {"data": items[at : at + page], "next_cursor": str(at + page) if more else None}
+        )
 
     def list_projects(request: Request) -> Response:
-        return paged(request, [{"id": identity, "name": name, "description": None} for identity, name in projects.items()])
+        return paged(
+            request,
+            [
+                {"id": identity, "name": name, "description": None}
+                for identity, name in projects.items()
+            ],
+        )
 
     def list_spans(request: Request) -> Response:
         asked, name = request.query_params, projects.get(request.path_params["project"])
         if name is None:
             return JSONResponse({"detail": "project not found"}, 404)
-        since, until = (_moment(asked.get(bound), default) for bound, default in (("start_time", 0.0), ("end_time", float("inf"))))
+        since, until = (
+            _moment(asked.get(bound), default)
+            for bound, default in (("start_time", 0.0), ("end_time", float("inf")))
+        )
         members = [
             span
             for span in sorted(spans, key=lambda span: span.start_time or 0, reverse=True)
@@ -167,7 +214,10 @@ def phoenix_backend(spans: Spans, *, page: int = 2) -> list[BaseRoute]:
         ]
         return paged(request, [phoenix(span) for span in members])
 
-    return [answering("/v1/projects", list_projects), answering("/v1/projects/{project}/spans", list_spans)]
+    return [
+        answering("/v1/projects", list_projects),
+        answering("/v1/projects/{project}/spans", list_spans),
+    ]
 
 
 def _moment(text: str | None, default: float) -> float:

@@ -61,12 +61,16 @@ class Process:
         self.tracer = tracer
 
     def chat(self, *messages: Any, **options: Any) -> None:
-        self._client.chat.completions.create(model="stand-in", messages=list(messages), max_tokens=2, **options)
+        self._client.chat.completions.create(
+            model="stand-in", messages=list(messages), max_tokens=2, **options
+        )
 
 
 @contextmanager
 def process(exporter: SpanExporter, server: StandIn, name: str) -> Iterator[Process]:
-    provider = TracerProvider(resource=Resource({"service.name": name, "openinference.project.name": name}))
+    provider = TracerProvider(
+        resource=Resource({"service.name": name, "openinference.project.name": name})
+    )
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(tracer_provider=provider)

@@ -30,7 +30,10 @@ def service(span: ReadableSpan) -> str:
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in (span.attributes or {}).items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in (span.attributes or {}).items()
+    }
 
 
 def by_trace(spans: Spans) -> dict[str, list[ReadableSpan]]:
@@ -57,7 +60,9 @@ def collector_json(spans: Sequence[ReadableSpan]) -> dict[str, Any]:
 
 
 def collector_lines(spans: Sequence[ReadableSpan], batch: int = 3) -> str:
-    lines = [json.dumps(collector_json(spans[at : at + batch])) for at in range(0, len(spans), batch)]
+    lines = [
+        json.dumps(collector_json(spans[at : at + batch])) for at in range(0, len(spans), batch)
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -67,7 +72,10 @@ def _hex(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ids = {"traceId", "spanId", "parentSpanId"}
-    return {key: base64.b64decode(item).hex() if key in ids else _hex(item) for key, item in value.items()}
+    return {
+        key: base64.b64decode(item).hex() if key in ids else _hex(item)
+        for key, item in value.items()
+    }
 
 
 # --- Jaeger ------------------------------------------------------------------------------------------------------------------------
@@ -81,7 +89,9 @@ def jaeger(spans: Spans) -> dict[str, Any]:
 
 def _jaeger_trace(identity: str, spans: list[ReadableSpan]) -> dict[str, Any]:
     services = sorted({service(span) for span in spans})
-    processes = {f"p{number}": {"serviceName": name, "tags": []} for number, name in enumerate(services, 1)}
+    processes = {
+        f"p{number}": {"serviceName": name, "tags": []} for number, name in enumerate(services, 1)
+    }
     return {
         "traceID": identity,
         "spans": [

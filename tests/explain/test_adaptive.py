@@ -13,11 +13,11 @@ from openai import OpenAI
 
 from otel_kvpolicy import KVCacheLayeringPolicy, configure, kv_context
 from otel_kvpolicy.policy import KVCacheDecision
-from otel_kvpolicy.policy.adaptive import Why
-from otel_kvpolicy.policy.reuse_table import CallClass
+from otel_kvpolicy.policy.adaptive.reuse_table import CallClass
+from otel_kvpolicy.policy.adaptive.rule import Why
+from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import decision_log
-from otel_kvpolicy.telemetry.record import CallRecord
 from otel_kvpolicy.telemetry.spans import decision_attributes
 
 from ..conftest import Telemetry
@@ -29,7 +29,13 @@ SHARE = st.floats(0, 1, allow_nan=False)
 whys = st.builds(
     Why,
     code=st.sampled_from(["reuse_expected", "reuse_unlikely", "shared_prefix_lost"]),
-    group=st.builds(CallClass, st.sampled_from(["", "chat"]), st.integers(0, 4), st.integers(1, 16), st.integers(0, 4)),
+    group=st.builds(
+        CallClass,
+        st.sampled_from(["", "chat"]),
+        st.integers(0, 4),
+        st.integers(1, 16),
+        st.integers(0, 4),
+    ),
     reuse=SHARE,
     doubt=SHARE,
     theta=SHARE,
@@ -43,9 +49,27 @@ whys = st.builds(
 @given(whys)
 def test_the_decision_that_was_taken(why: Why) -> None:
     worthy = why.code != "reuse_unlikely"
-    decision = KVCacheDecision(cache_worthy=worthy, skip_save=not worthy, score=round(why.reuse, 4), reasons=[why.reason])
-    record = CallRecord(decision, not worthy, "applied", "enforce", KVCacheLayeringPolicy(), "m", "gb10", 8000, None, why)
-    entry = {"trace_id": "1" * 32, "span_id": "1" * 16, "name": "chat m", "attributes": decision_attributes(record)}
+    decision = KVCacheDecision(
+        cache_worthy=worthy, skip_save=not worthy, score=round(why.reuse, 4), reasons=[why.reason]
+    )
+    record = CallRecord(
+        decision,
+        not worthy,
+        "applied",
+        "enforce",
+        KVCacheLayeringPolicy(),
+        "m",
+        "gb10",
+        8000,
+        None,
+        why,
+    )
+    entry = {
+        "trace_id": "1" * 32,
+        "span_id": "1" * 16,
+        "name": "chat m",
+        "attributes": decision_attributes(record),
+    }
     entry["timestamp"] = "2026-01-01T00:00:00.000000Z"
     assert read_back(entry).decision == decision
 
@@ -55,7 +79,9 @@ def lessons(tmp_path: Path) -> str:
     return str(taught_file(tmp_path))
 
 
-def decided(server: StandIn, tmp_path: Path, messages: list[dict[str, Any]], agent: str, **settings: Any) -> tuple[dict[str, Any], str]:
+def decided(
+    server: StandIn, tmp_path: Path, messages: list[dict[str, Any]], agent: str, **settings: Any
+) -> tuple[dict[str, Any], str]:
     """Makes a call and asks for its reason: as JSON, and in words."""
     log = tmp_path / "decisions.jsonl"
     configure(decision_log=str(log), rule="adaptive", **settings)
@@ -67,28 +93,45 @@ def decided(server: StandIn, tmp_path: Path, messages: list[dict[str, Any]], age
     return call, " ".join(ask(trace, "--from", str(log)).out.split())
 
 
-def test_a_skipped_call(server: StandIn, instrumented: Telemetry, lessons: str, tmp_path: Path) -> None:
+def test_a_skipped_call(
+    server: StandIn, instrumented: Telemetry, lessons: str, tmp_path: Path
+) -> None:
     call, words = decided(server, tmp_path, question(), "batch", state_file=lessons, shadow=True)
     assert (call["verdict"], call["rule"]) == ("skip", "adaptive")
-    assert call["headline"].endswith("calls of its class come back too seldom for what a place in the cache is worth.")
+    assert call["headline"].endswith(
+        "calls of its class come back too seldom for what a place in the cache is worth."
+    )
     reuse, theta = call["changes"]
     facts = {fact["name"]: fact["value"] for fact in call["facts"]}
-    assert reuse["value"] == pytest.approx(facts["kvpolicy.adaptive.theta"] - facts["kvpolicy.adaptive.doubt"])
-    assert theta["value"] == pytest.approx(facts["kvpolicy.adaptive.reuse"] + facts["kvpolicy.adaptive.doubt"])
+    assert reuse["value"] == pytest.approx(
+        facts["kvpolicy.adaptive.theta"] - facts["kvpolicy.adaptive.doubt"]
+    )
+    assert theta["value"] == pytest.approx(
+        facts["kvpolicy.adaptive.reuse"] + facts["kvpolicy.adaptive.doubt"]
+    )
     assert "it would have been stored with any one of - P(reuse) of its class at" in words
-    assert "adaptive.class batch, no turns, 1k-2k tokens, new (of the learned rule: the call's class" in words
+    assert (
+        "adaptive.class batch, no turns, 1k-2k tokens, new (of the learned rule: the call's class"
+        in words
+    )
     assert "shadow.decision skip" in words
     assert "What the rule has learned moves on" in words
 
 
-def test_a_stored_call(server: StandIn, instrumented: Telemetry, lessons: str, tmp_path: Path) -> None:
-    call, words = decided(server, tmp_path, [said("system", "short"), *question()], "chat", state_file=lessons)
+def test_a_stored_call(
+    server: StandIn, instrumented: Telemetry, lessons: str, tmp_path: Path
+) -> None:
+    call, words = decided(
+        server, tmp_path, [said("system", "short"), *question()], "chat", state_file=lessons
+    )
     assert call["verdict"] == "store"
     assert "it would have been skipped with any one of - theta above" in words
     assert call["changes"][0]["value"] > 0.5
 
 
-def test_a_call_that_its_doubt_alone_stores_is_not_turned_by_a_class_that_never_comes_back() -> None:
+def test_a_call_that_its_doubt_alone_stores_is_not_turned_by_a_class_that_never_comes_back() -> (
+    None
+):
     call = offline("--set", "KV_CACHE_RULE=adaptive")
     assert call["verdict"] == "store"
     assert [change["name"] for change in call["changes"]] == ["kvpolicy.adaptive.theta"]
@@ -108,7 +151,9 @@ def test_offline_it_decides_by_what_its_file_says_and_leaves_that_alone(lessons:
     taught = offline("--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={lessons}")
     assert (taught["verdict"], taught["decision"]["skip_save"]) == ("skip", True)
     assert Path(lessons).read_bytes() == before
-    missing = offline("--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={lessons}.none")
+    missing = offline(
+        "--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={lessons}.none"
+    )
     assert missing["verdict"] == "store"
 
 
@@ -116,7 +161,15 @@ def test_offline_with_a_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "learned.json"
     path.write_text("{")
     body = json.dumps({"messages": question()})
-    answer = ask("--request", "-", "--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={path}", stdin=body)
+    answer = ask(
+        "--request",
+        "-",
+        "--set",
+        "KV_CACHE_RULE=adaptive",
+        "--set",
+        f"KV_CACHE_STATE_FILE={path}",
+        stdin=body,
+    )
     assert answer.code == 1
     assert answer.err.startswith(f"explain: -: KV_CACHE_STATE_FILE: cannot use {path}: ")
     assert path.read_text() == "{"

@@ -33,7 +33,9 @@ def test_what_the_json_file_exporter_writes(shared_server: StandIn, tmp_path: Pa
     assert (skipped["service"], skipped["model"]) == ("shop", "stand-in")
     assert skipped["decision"]["signals"]["prefix_tokens"] == 812
     assert stored["decision"]["reasons"] == ["long_shared_prefix(1250>=1024t)"]
-    assert ask(skipped["trace_id"], "--from", path, "--json").calls[0]["span_id"] == skipped["span_id"]
+    assert (
+        ask(skipped["trace_id"], "--from", path, "--json").calls[0]["span_id"] == skipped["span_id"]
+    )
 
 
 def test_the_decision_log_in_force_is_the_default(recorded: Recorded) -> None:
@@ -46,7 +48,9 @@ def test_a_rotated_decision_log_is_read_whole(recorded: Recorded, log: Path) -> 
     for number, part in enumerate((lines[4:], lines[3:4], lines[1:3], lines[:1])):
         log.with_name(log.name + (f".{number}" if number else "")).write_text("".join(part))
     found = ask("--from", log, "--json").calls
-    assert [call["span_id"] for call in found] == [span_id(span) for span in reversed(recorded.decided)]
+    assert [call["span_id"] for call in found] == [
+        span_id(span) for span in reversed(recorded.decided)
+    ]
 
 
 def test_a_span_id_alone_finds_its_call_in_a_file(recorded: Recorded) -> None:
@@ -63,12 +67,25 @@ def test_a_torn_last_line_is_passed_over_and_told(recorded: Recorded, log: Path)
     answer = ask(recorded.order, "--from", log, "--json")
     assert answer.code == 0
     assert len(answer.calls) == 3
-    assert answer.err == f"explain: passed over a line of {log} that is no JSON (line {len(recorded.decided) + 1})\n"
+    assert (
+        answer.err
+        == f"explain: passed over a line of {log} that is no JSON (line {len(recorded.decided) + 1})\n"
+    )
 
 
 def test_other_signals_and_other_lines_do_not_matter(recorded: Recorded, tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
-    others = ['{"resourceMetrics": []}', '{"resourceLogs": []}', '{"resourceSpans": []}', "{}", "[]", "null", "7", '"text"', ""]
+    others = [
+        '{"resourceMetrics": []}',
+        '{"resourceLogs": []}',
+        '{"resourceSpans": []}',
+        "{}",
+        "[]",
+        "null",
+        "7",
+        '"text"',
+        "",
+    ]
     path.write_text("\n".join(others) + "\n" + collector_lines(recorded.spans))
     assert len(ask("--from", path, "--json").calls) == len(recorded.decided)
     answer = ask(recorded.order, "--from", path, "--json")
@@ -118,7 +135,9 @@ def bad(folder: Path, name: str) -> str:
     ],
 )
 @pytest.mark.parametrize("asked", [["feed"], []], ids=["trace", "recent"])
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str, said: str, asked: list[str]) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(
+    tmp_path: Path, name: str, said: str, asked: list[str]
+) -> None:
     path = bad(tmp_path, name)
     answer = ask(*asked, "--from", path)
     assert answer.code == 1

@@ -45,7 +45,9 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with (
         (folder / "log").open("wb") as log,
-        subprocess.Popen([named, "serve"], env=os.environ | settings, stdout=log, stderr=log) as server,
+        subprocess.Popen(
+            [named, "serve"], env=os.environ | settings, stdout=log, stderr=log
+        ) as server,
     ):
         try:
             until(lambda: server.poll() is not None or answers(url), "Phoenix is up")
@@ -75,10 +77,16 @@ def project(phoenix: str) -> Iterator[str]:
 def comparable(call: dict[str, Any]) -> dict[str, Any]:
     """Without what a log does not hold, and how far was looked for later calls."""
     unsure = "No later call with a prefix of the same size was found "
-    return {**call, "seconds": None, "afterwards": [line for line in call["afterwards"] if not line.startswith(unsure)]}
+    return {
+        **call,
+        "seconds": None,
+        "afterwards": [line for line in call["afterwards"] if not line.startswith(unsure)],
+    }
 
 
-def test_it_tells_what_the_decision_log_tells(phoenix: str, project: str, server: StandIn, tmp_path: Path) -> None:
+def test_it_tells_what_the_decision_log_tells(
+    phoenix: str, project: str, server: StandIn, tmp_path: Path
+) -> None:
     log = tmp_path / "log.jsonl"
     otel_kvpolicy.configure(decision_log=str(log))
     with process(OTLPSpanExporter(f"{phoenix}/v1/traces"), server, project) as shop:
@@ -90,17 +98,29 @@ def test_it_tells_what_the_decision_log_tells(phoenix: str, project: str, server
         shop.chat(RULES, HI)
     assert decision_log.flush(20)
     recent = ["--from", phoenix, "--service", project, "--json"]
-    until(lambda: (found := ask(*recent)).code == 0 and len(found.calls) == 5, "Phoenix has stored all spans")
+    until(
+        lambda: (found := ask(*recent)).code == 0 and len(found.calls) == 5,
+        "Phoenix has stored all spans",
+    )
 
     logged = ask("--from", log, "--json").calls
-    assert [comparable(call) for call in ask(*recent).calls] == [comparable(call) for call in logged]
+    assert [comparable(call) for call in ask(*recent).calls] == [
+        comparable(call) for call in logged
+    ]
     assert [call["verdict"] for call in ask(*recent, "--skipped").calls] == ["skip", "skip"]
     assert len(ask(*recent, "--last", 2).calls) == 2
     assert len(ask(*recent, "--since", logged[1]["started"]).calls) == 2
 
     order = logged[-1]["trace_id"]
     told = ask(order, "--from", phoenix, "--json").calls
-    assert [comparable(call) for call in told] == [comparable(call) for call in ask(order, "--from", log, "--json").calls]
-    assert any(line.startswith("1 later call has a prefix of the same size") for line in told[0]["afterwards"])
-    assert ask(order, "--from", phoenix, "--span", told[1]["span_id"]).out.startswith("STORED  chat stand-in\n")
+    assert [comparable(call) for call in told] == [
+        comparable(call) for call in ask(order, "--from", log, "--json").calls
+    ]
+    assert any(
+        line.startswith("1 later call has a prefix of the same size")
+        for line in told[0]["afterwards"]
+    )
+    assert ask(order, "--from", phoenix, "--span", told[1]["span_id"]).out.startswith(
+        "STORED  chat stand-in\n"
+    )
     assert ask("feed", "--from", phoenix).code == 3

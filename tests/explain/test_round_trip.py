@@ -15,14 +15,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_kvpolicy import KVCacheLayeringPolicy
-from otel_kvpolicy.explain import Explanation, RecordedSpan, explain
-from otel_kvpolicy.explain.files import FileSource
-from otel_kvpolicy.explain.source import Query
+from otel_kvpolicy.cli.explain import Explanation, RecordedSpan, explain
+from otel_kvpolicy.cli.spans.files import FileSource
+from otel_kvpolicy.cli.spans.source import Query
 from otel_kvpolicy.policy import REUSE_HEAVY_ROLES, CallText, KVCacheDecision
+from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.settings import Settings
 from otel_kvpolicy.telemetry import names
 from otel_kvpolicy.telemetry.decision_log import entry_of
-from otel_kvpolicy.telemetry.record import CallRecord
 from otel_kvpolicy.telemetry.spans import start_chat_span
 
 from .asking import ask
@@ -34,7 +34,11 @@ PROVIDER.add_span_processor(SimpleSpanProcessor(EXPORTER))
 
 CHARS = st.integers(0, 20_000)
 TOKENS = st.integers(0, 5_000)
-ROLES = st.none() | st.sampled_from(sorted(REUSE_HEAVY_ROLES)) | st.sampled_from(["tool_agent", "batch", " Planner "])
+ROLES = (
+    st.none()
+    | st.sampled_from(sorted(REUSE_HEAVY_ROLES))
+    | st.sampled_from(["tool_agent", "batch", " Planner "])
+)
 
 policies = st.builds(
     KVCacheLayeringPolicy,
@@ -56,7 +60,9 @@ texts = st.builds(
 )
 
 
-def finished(decision: KVCacheDecision, policy: KVCacheLayeringPolicy, skip: bool, outcome: Any) -> tuple[ReadableSpan, dict[str, Any]]:
+def finished(
+    decision: KVCacheDecision, policy: KVCacheLayeringPolicy, skip: bool, outcome: Any
+) -> tuple[ReadableSpan, dict[str, Any]]:
     """The span of a call as telemetry writes it, and its entry in the decision log."""
     record = CallRecord(decision, skip, outcome, "enforce", policy, "m", "gb10", 8000, None)
     span = start_chat_span(PROVIDER.get_tracer("tests"), {}, record)
@@ -76,15 +82,24 @@ def read_back(document: Any) -> RecordedSpan:
 
 
 @given(policies, texts, ROLES, st.booleans(), st.sampled_from(["applied", "caller", "observed"]))
-def test_the_decision_that_was_taken(policy: KVCacheLayeringPolicy, text: CallText, role: str | None, skip: bool, outcome: Any) -> None:
+def test_the_decision_that_was_taken(
+    policy: KVCacheLayeringPolicy, text: CallText, role: str | None, skip: bool, outcome: Any
+) -> None:
     decision = policy.judge(text, role)
     in_force = skip if outcome == "caller" else decision.skip_save
     span, entry = finished(decision, policy, in_force, outcome)
-    for document in (collector_json([span]), {"batches": protobuf_json([span])}, jaeger([span]), entry):
+    for document in (
+        collector_json([span]),
+        {"batches": protobuf_json([span])},
+        jaeger([span]),
+        entry,
+    ):
         found = explain(read_back(document))
         assert found.span.decision == decision
         assert found.span.skipped is in_force
-        assert found.verdict == ("none" if not decision.enabled else "skip" if in_force else "store")
+        assert found.verdict == (
+            "none" if not decision.enabled else "skip" if in_force else "store"
+        )
         assert found.reasons == tuple(decision.reasons)
 
 
@@ -101,7 +116,12 @@ def judged(policy: KVCacheLayeringPolicy, signals: dict[str, int], role: str | N
     """The rule's verdict on as many tokens as that, at a character each."""
     prefix, tools = signals["prefix_tokens"], min(signals["tool_tokens"], signals["prefix_tokens"])
     text = CallText(
-        prefix - tools, tools, signals["history_tokens"], signals["rag_tokens"], signals["user_tokens"], signals["history_turns"]
+        prefix - tools,
+        tools,
+        signals["history_tokens"],
+        signals["rag_tokens"],
+        signals["user_tokens"],
+        signals["history_turns"],
     )
     rule = KVCacheLayeringPolicy(
         min_prefix_tokens=policy.min_prefix_tokens,
@@ -123,7 +143,9 @@ def with_setting(policy: KVCacheLayeringPolicy, name: str, value: int) -> KVCach
 
 
 @given(policies.filter(lambda policy: policy.enabled), texts, ROLES)
-def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(policy: KVCacheLayeringPolicy, text: CallText, role: str | None) -> None:
+def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(
+    policy: KVCacheLayeringPolicy, text: CallText, role: str | None
+) -> None:
     decision = policy.judge(text, role)
     if decision.reason_codes != ["reuse_heavy_role"]:
         role = None  # a span names the role only where it tipped the call
@@ -134,7 +156,10 @@ def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(policy: KVCach
             continue
         assert change.value is not None
         if change.kind == "setting":
-            assert with_setting(policy, change.name, change.value).judge(text, role).cache_worthy is not now
+            assert (
+                with_setting(policy, change.name, change.value).judge(text, role).cache_worthy
+                is not now
+            )
             closer = change.value - 1 if now else change.value + 1
             assert with_setting(policy, change.name, closer).judge(text, role).cache_worthy is now
             continue
@@ -147,10 +172,16 @@ def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(policy: KVCach
 
 
 @given(
-    st.builds(KVCacheLayeringPolicy, min_prefix_tokens=st.integers(1000, 2000), min_context_tokens=st.integers(2000, 4000)),
+    st.builds(
+        KVCacheLayeringPolicy,
+        min_prefix_tokens=st.integers(1000, 2000),
+        min_context_tokens=st.integers(2000, 4000),
+    ),
     st.builds(CallText, *[st.integers(0, 1599)] * 5, history_turns=st.just(0)),
 )
-def test_a_skipped_call_is_always_told_how_it_would_have_been_stored(policy: KVCacheLayeringPolicy, text: CallText) -> None:
+def test_a_skipped_call_is_always_told_how_it_would_have_been_stored(
+    policy: KVCacheLayeringPolicy, text: CallText
+) -> None:
     found = told(policy, text, None)
     assert found.verdict == "skip"
     assert {change.kind for change in found.reading.changes} >= {"signal", "setting"}
@@ -159,20 +190,37 @@ def test_a_skipped_call_is_always_told_how_it_would_have_been_stored(policy: KVC
 
 # --- whatever stands in a source ---------------------------------------------------------------------------------------------------
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.sampled_from(["skip", "inf", "nan", "[/b]"])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=10)
+    | st.sampled_from(["skip", "inf", "nan", "[/b]"])
+)
 JSON = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
-CONVENTIONS = [names.REQUEST_MODEL, names.USAGE_INPUT_TOKENS, names.USAGE_CACHE_READ_INPUT_TOKENS, names.AGENT_NAME, names.SERVER_PORT]
+CONVENTIONS = [
+    names.REQUEST_MODEL,
+    names.USAGE_INPUT_TOKENS,
+    names.USAGE_CACHE_READ_INPUT_TOKENS,
+    names.AGENT_NAME,
+    names.SERVER_PORT,
+]
 ATTRIBUTES = st.sampled_from([attribute.name for attribute in names.ATTRIBUTES] + CONVENTIONS)
 FIELDS = st.sampled_from(["timestamp", "trace_id", "span_id", "service", "name"])
 
 
 @settings(deadline=None)
 @given(st.dictionaries(ATTRIBUTES, JSON, max_size=6), st.dictionaries(FIELDS, JSON))
-def test_no_attribute_of_any_type_ends_in_a_traceback(attributes: dict[str, Any], entry: dict[str, Any]) -> None:
+def test_no_attribute_of_any_type_ends_in_a_traceback(
+    attributes: dict[str, Any], entry: dict[str, Any]
+) -> None:
     decision = KVCacheLayeringPolicy().judge(CallText(prefix_chars=4000))
     _, whole = finished(decision, KVCacheLayeringPolicy(), decision.skip_save, "applied")
     spoiled = {**whole, **entry, "attributes": {**whole["attributes"], **attributes}}

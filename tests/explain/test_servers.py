@@ -20,16 +20,25 @@ BACKENDS = {"Jaeger": jaeger_backend, "Tempo": tempo_backend, "Phoenix": phoenix
 each = pytest.mark.parametrize("kind", BACKENDS)
 
 
-def without(path: str, routes: list[BaseRoute], answer: Callable[[Request], Response]) -> list[BaseRoute]:
+def without(
+    path: str, routes: list[BaseRoute], answer: Callable[[Request], Response]
+) -> list[BaseRoute]:
     """A backend that answers otherwise on one path."""
     assert any(route.path == path for route in routes if hasattr(route, "path"))
     return [answering(path, answer), *routes]
 
 
 @each
-def test_it_is_recognised_also_below_a_path_and_behind_a_redirect(recorded: Recorded, kind: str) -> None:
+def test_it_is_recognised_also_below_a_path_and_behind_a_redirect(
+    recorded: Recorded, kind: str
+) -> None:
     backend: Backend = BACKENDS[kind]
-    moved = answering("/old/{rest:path}", lambda request: RedirectResponse(f"/proxy/{request.path_params['rest']}?{request.url.query}"))
+    moved = answering(
+        "/old/{rest:path}",
+        lambda request: RedirectResponse(
+            f"/proxy/{request.path_params['rest']}?{request.url.query}"
+        ),
+    )
     with serving([moved, Mount("/proxy", routes=backend(recorded.spans))]) as url:
         for base in (f"{url}/proxy", f"{url}/proxy/", f"{url}/old"):
             answer = ask(recorded.order, "--from", base, "--json")
@@ -42,15 +51,27 @@ def test_headers_are_sent_with_each_request(recorded: Recorded) -> None:
 
     def guard(request: Request) -> Response:
         seen.append((request.headers.get("authorization"), request.headers.get("x-scope-orgid")))
-        return JSONResponse({"data": []}) if seen[-1] == ("Bearer key", "a:b") else PlainTextResponse("no org id", 401)
+        return (
+            JSONResponse({"data": []})
+            if seen[-1] == ("Bearer key", "a:b")
+            else PlainTextResponse("no org id", 401)
+        )
 
     with serving([answering("/{rest:path}", guard)]) as url:
         answer = ask("--from", url)
         assert answer.code == 1
         asked = f"explain: {url} asks for authorization (401)"
-        assert answer.complaint == f"{asked}: give --header, such as 'Authorization: Bearer …' or Tempo's 'X-Scope-OrgID: …'"
-        answer = ask("--from", url, "--header", "authorization: Bearer key", "--header", "X-Scope-OrgID:a:b")
-        assert (answer.code, answer.complaint) == (3, f"explain: no decided call in Jaeger at {url}")
+        assert (
+            answer.complaint
+            == f"{asked}: give --header, such as 'Authorization: Bearer …' or Tempo's 'X-Scope-OrgID: …'"
+        )
+        answer = ask(
+            "--from", url, "--header", "authorization: Bearer key", "--header", "X-Scope-OrgID:a:b"
+        )
+        assert (answer.code, answer.complaint) == (
+            3,
+            f"explain: no decided call in Jaeger at {url}",
+        )
         assert len(set(seen)) == 2
 
 
@@ -62,12 +83,21 @@ def test_a_part_of_a_trace_is_told_as_such(recorded: Recorded) -> None:
 
 
 def test_a_search_that_fails_does_not_hide_the_trace(recorded: Recorded) -> None:
-    routes = without("/api/search", tempo_backend(recorded.spans), lambda _: PlainTextResponse("busy", 429))
+    routes = without(
+        "/api/search", tempo_backend(recorded.spans), lambda _: PlainTextResponse("busy", 429)
+    )
     with serving(routes) as url:
         answer = ask(recorded.order, "--from", url, "--json")
         assert (answer.code, len(answer.calls)) == (0, 3)
-        assert f"explain: could not look for later calls: {url}/api/search answered 429\n" in answer.err
-        assert not any("prefix of the same size" in line for call in answer.calls for line in call["afterwards"])
+        assert (
+            f"explain: could not look for later calls: {url}/api/search answered 429\n"
+            in answer.err
+        )
+        assert not any(
+            "prefix of the same size" in line
+            for call in answer.calls
+            for line in call["afterwards"]
+        )
 
 
 # --- faults ------------------------------------------------------------------------------------------------------------------------
@@ -95,7 +125,10 @@ def test_no_answer_is_one_line(asked: list[str]) -> None:
         assert answer.complaint.startswith(f"explain: cannot reach {url}: ")
     with silent() as url:
         answer = ask(*asked, "--from", url, "--timeout", "0.05")
-        assert (answer.code, answer.complaint) == (1, f"explain: {url} did not answer within 0.05 s (--timeout)")
+        assert (answer.code, answer.complaint) == (
+            1,
+            f"explain: {url} did not answer within 0.05 s (--timeout)",
+        )
     answer = ask(*asked, "--from", "http://127.0.0.1:port")
     assert answer.code == 1
     assert answer.complaint.startswith("explain: http://127.0.0.1:port is no URL: ")
@@ -116,7 +149,10 @@ def test_another_server_is_one_line(answer: Callable[[Request], Response]) -> No
     with serving([answering("/{rest:path}", answer)]) as url:
         said = ask("feed", "--from", url)
         assert said.code == 1
-        assert said.complaint == f"explain: {url} answers, but is no Jaeger, Tempo or Phoenix that can be recognised"
+        assert (
+            said.complaint
+            == f"explain: {url} answers, but is no Jaeger, Tempo or Phoenix that can be recognised"
+        )
 
 
 FAULTS = {
@@ -124,7 +160,9 @@ FAULTS = {
     "no JSON": lambda _: PlainTextResponse("<html>"),
     "half of it": lambda _: PlainTextResponse('{"data": [{"spans": ['),
     "too deep": lambda _: PlainTextResponse("[" * 100_000),
-    "other JSON": lambda _: JSONResponse({"data": [5], "traces": [5], "trace": {"resourceSpans": 5}}),
+    "other JSON": lambda _: JSONResponse(
+        {"data": [5], "traces": [5], "trace": {"resourceSpans": 5}}
+    ),
     "other spans": lambda _: JSONResponse(
         {
             "data": [{"spans": [{"traceID": 5}], "processes": 5}],
@@ -147,12 +185,18 @@ FAULTS = {
         ("Phoenix", "/v1/projects/{project}/spans", "recent"),
     ],
 )
-def test_a_known_server_that_answers_nonsense_is_one_line(recorded: Recorded, kind: str, path: str, asked: str, fault: str) -> None:
+def test_a_known_server_that_answers_nonsense_is_one_line(
+    recorded: Recorded, kind: str, path: str, asked: str, fault: str
+) -> None:
     backend: Backend = BACKENDS[kind]
     with serving(without(path, backend(recorded.spans), FAULTS[fault])) as url:
         answer = ask(*([recorded.order] if asked == "trace" else []), "--from", url)
         assert answer.code == 1
-        wrong = (" answered 500", " answered no JSON", f"{kind} at {url} answered something that cannot be read as a trace: ")
+        wrong = (
+            " answered 500",
+            " answered no JSON",
+            f"{kind} at {url} answered something that cannot be read as a trace: ",
+        )
         assert any(words in answer.complaint for words in wrong)
 
 

@@ -15,7 +15,16 @@ import pytest
 from .asking import ask
 from .backends import jaeger_backend, phoenix_backend, serving, tempo_backend
 from .conftest import Recorded
-from .shapes import attributes, collector_lines, iso, jaeger, protobuf_json, service, span_id, trace_id
+from .shapes import (
+    attributes,
+    collector_lines,
+    iso,
+    jaeger,
+    protobuf_json,
+    service,
+    span_id,
+    trace_id,
+)
 
 FILES = ("collector", "gzip", "pretty", "directory", "batches", "jaeger-page", "decision-log")
 MICROSECOND = timedelta(microseconds=1)  # some sources cut where others round
@@ -60,7 +69,9 @@ def servers(recorded: Recorded) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def source(request: pytest.FixtureRequest, recorded: Recorded, servers: dict[str, str], tmp_path: Path) -> str:
+def source(
+    request: pytest.FixtureRequest, recorded: Recorded, servers: dict[str, str], tmp_path: Path
+) -> str:
     return servers.get(request.param) or str(file_source(request.param, recorded, tmp_path))
 
 
@@ -76,14 +87,32 @@ def test_each_call_is_told_as_its_span_has_it(recorded: Recorded, source: str) -
     for call, span in zip(answer.calls, spans, strict=True):
         has = attributes(span)
         assert (call["trace_id"], call["span_id"]) == (trace_id(span), span_id(span))
-        assert (call["service"], call["name"], call["model"]) == (service(span), span.name, "stand-in")
-        assert abs(datetime.fromisoformat(call["started"]) - datetime.fromisoformat(iso(span.start_time))) <= MICROSECOND
+        assert (call["service"], call["name"], call["model"]) == (
+            service(span),
+            span.name,
+            "stand-in",
+        )
+        assert (
+            abs(
+                datetime.fromisoformat(call["started"])
+                - datetime.fromisoformat(iso(span.start_time))
+            )
+            <= MICROSECOND
+        )
         assert call["verdict"] == has["kvpolicy.decision"]
-        assert (call["rule"], call["mode"], call["hint_outcome"]) == ("thresholds", "enforce", "applied")
+        assert (call["rule"], call["mode"], call["hint_outcome"]) == (
+            "thresholds",
+            "enforce",
+            "applied",
+        )
         assert call["decision"]["cache_worthy"] is has["kvpolicy.cache_worthy"]
         assert call["decision"]["score"] == has["kvpolicy.score"]
-        assert [reason.partition("(")[0] for reason in call["decision"]["reasons"]] == has["kvpolicy.reasons"]
-        assert call["decision"]["signals"] == {name[17:]: has[name] for name in has if name.startswith("kvpolicy.signals.")}
+        assert [reason.partition("(")[0] for reason in call["decision"]["reasons"]] == has[
+            "kvpolicy.reasons"
+        ]
+        assert call["decision"]["signals"] == {
+            name[17:]: has[name] for name in has if name.startswith("kvpolicy.signals.")
+        }
         assert call["usage"] == {
             "input_tokens": has["gen_ai.usage.input_tokens"],
             "cached_tokens": has["gen_ai.usage.cache_read.input_tokens"],
@@ -99,7 +128,10 @@ def test_the_call_that_came_back_is_seen_in_another_trace(recorded: Recorded, so
     said = f"1 later call has a prefix of the same size, so very likely the same one; cached tokens there: {cached}."
     assert said in call["afterwards"]
     (last,) = ask(recorded.later, "--from", source, "--json").calls
-    assert any(line.startswith("No later call with a prefix of the same size was found") for line in last["afterwards"])
+    assert any(
+        line.startswith("No later call with a prefix of the same size was found")
+        for line in last["afterwards"]
+    )
 
 
 @everywhere
@@ -109,24 +141,38 @@ def test_recent_calls_youngest_first(recorded: Recorded, source: str) -> None:
     assert answer.code == 0
     assert [call["span_id"] for call in answer.calls] == youngest
     # nobody looked for what followed each of them, so nothing is said of it
-    assert not any("prefix of the same size" in line for call in answer.calls for line in call["afterwards"])
-    assert [call["span_id"] for call in ask("--from", source, "--last", 2, "--json").calls] == youngest[:2]
+    assert not any(
+        "prefix of the same size" in line for call in answer.calls for line in call["afterwards"]
+    )
+    assert [
+        call["span_id"] for call in ask("--from", source, "--last", 2, "--json").calls
+    ] == youngest[:2]
 
 
 @everywhere
 @pytest.mark.parametrize(
     ("filters", "left"),
     [
-        (["--skipped"], lambda recorded: [span for span in recorded.decided if attributes(span)["kvpolicy.skip_save"]]),
+        (
+            ["--skipped"],
+            lambda recorded: [
+                span for span in recorded.decided if attributes(span)["kvpolicy.skip_save"]
+            ],
+        ),
         (["--service", "mail/out"], lambda recorded: recorded.of(recorded.mail)),
-        (["--service", "shop", "--skipped"], lambda recorded: [recorded.of(recorded.order)[0], *recorded.of(recorded.later)]),
+        (
+            ["--service", "shop", "--skipped"],
+            lambda recorded: [recorded.of(recorded.order)[0], *recorded.of(recorded.later)],
+        ),
         (["--since", "1h"], lambda recorded: recorded.decided),
         (["--since", "9999999w"], lambda recorded: recorded.decided),
         (["--since", "1960-01-01"], lambda recorded: recorded.decided),
     ],
     ids=["skipped", "service", "both", "since", "long-ago", "before-1970"],
 )
-def test_filters_over_recent_calls(recorded: Recorded, source: str, filters: list[str], left: Any) -> None:
+def test_filters_over_recent_calls(
+    recorded: Recorded, source: str, filters: list[str], left: Any
+) -> None:
     wanted = [span_id(span) for span in left(recorded)]
     assert 0 < len(wanted) <= 5
     answer = ask("--last", 20, "--from", source, "--json", *filters)
@@ -137,7 +183,9 @@ def test_filters_over_recent_calls(recorded: Recorded, source: str, filters: lis
 def test_since_a_moment_between_two_calls(recorded: Recorded, source: str) -> None:
     span = recorded.decided[2]
     answer = ask("--from", source, "--since", iso(span.start_time), "--json")
-    assert [call["span_id"] for call in reversed(answer.calls)] == [span_id(later) for later in recorded.decided[2:]]
+    assert [call["span_id"] for call in reversed(answer.calls)] == [
+        span_id(later) for later in recorded.decided[2:]
+    ]
 
 
 @everywhere
@@ -158,7 +206,10 @@ def test_filters_within_a_trace(recorded: Recorded, source: str) -> None:
         f"explain: trace {recorded.order} has 3 decided calls, none whose span id begins with 0000",
     )
     answer = ask(recorded.order, "--from", source, "--since", "2999-01-01")
-    assert (answer.code, answer.complaint) == (3, f"explain: trace {recorded.order} has 3 decided calls, none that is so recent")
+    assert (answer.code, answer.complaint) == (
+        3,
+        f"explain: trace {recorded.order} has 3 decided calls, none that is so recent",
+    )
 
 
 @everywhere
@@ -171,10 +222,14 @@ def test_nothing_found(recorded: Recorded, source: str) -> None:
     assert answer.complaint.startswith("explain: no skipped decided call of service nobody in ")
     answer = ask("--from", source, "--span", "0000", "--since", "2999-01-01")
     assert answer.code == 3
-    assert answer.complaint.startswith("explain: no decided call whose span id begins with 0000 that is so recent in ")
+    assert answer.complaint.startswith(
+        "explain: no decided call whose span id begins with 0000 that is so recent in "
+    )
 
 
-@pytest.mark.parametrize("source", [kind for kind in FILES + SERVERS if kind != "decision-log"], indirect=True)
+@pytest.mark.parametrize(
+    "source", [kind for kind in FILES + SERVERS if kind != "decision-log"], indirect=True
+)
 def test_a_trace_of_a_service_without_decisions(recorded: Recorded, source: str) -> None:
     answer = ask(recorded.plain, "--from", source)
     assert (answer.code, answer.complaint) == (
@@ -184,7 +239,9 @@ def test_a_trace_of_a_service_without_decisions(recorded: Recorded, source: str)
 
 
 @everywhere
-@pytest.mark.parametrize("spelled", ["upper", "uuid", "0x", "short", "traceparent", "callers-traceparent"])
+@pytest.mark.parametrize(
+    "spelled", ["upper", "uuid", "0x", "short", "traceparent", "callers-traceparent"]
+)
 def test_ids_as_people_have_them(recorded: Recorded, source: str, spelled: str) -> None:
     (span,) = recorded.of(recorded.mail)
     identity = recorded.mail

@@ -71,8 +71,15 @@ def tell(server: StandIn, tmp_path: Path) -> Tell:
 
 def test_a_one_off(tell: Tell) -> None:
     told = tell(RULES, HI)
-    assert told.call["headline"] == "The call's KV was not to be stored: no signal reached its threshold."
-    assert told.measures == ["812 of 1024 tokens: 212 short", "0 of 1 turns: 1 short", "812 of 2048 tokens: 1236 short"]
+    assert (
+        told.call["headline"]
+        == "The call's KV was not to be stored: no signal reached its threshold."
+    )
+    assert told.measures == [
+        "812 of 1024 tokens: 212 short",
+        "0 of 1 turns: 1 short",
+        "812 of 2048 tokens: 1236 short",
+    ]
     assert told.changes == [
         "212 more prefix tokens (1024 in all)",
         "1 more earlier reply of the model",
@@ -81,10 +88,15 @@ def test_a_one_off(tell: Tell) -> None:
     ]
     assert told.call["afterwards"][0] == "The hint went out with the request."
     assert HONOURED in told.call["caveats"]
-    assert told.words.startswith("SKIPPED chat stand-in The call's KV was not to be stored: no signal reached its threshold.")
+    assert told.words.startswith(
+        "SKIPPED chat stand-in The call's KV was not to be stored: no signal reached its threshold."
+    )
     assert "rule thresholds, enforce mode, score 0.3965: one_off_short_prompt" in told.words
     assert "prompt prefix 812 tokens" in told.words
-    assert "it would have been stored with any one of - 212 more prefix tokens (1024 in all) - 1 more" in told.words
+    assert (
+        "it would have been stored with any one of - 212 more prefix tokens (1024 in all) - 1 more"
+        in told.words
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,9 +107,21 @@ def test_a_one_off(tell: Tell) -> None:
             "its system prompt and tools are long enough to be shared",
             ["227 fewer prefix tokens (1023 in all)", "KV_CACHE_MIN_PREFIX_TOKENS=1251"],
         ),
-        ([HI, REPLY, HI], "it continues a conversation", ["1 fewer earlier reply of the model", "KV_CACHE_MIN_HISTORY_TURNS=2"]),
-        ([user(1639)], "the whole prompt is long", ["1 fewer user token (2047 in all)", "KV_CACHE_MIN_CONTEXT_TOKENS=2049"]),
-        ([MANUAL, user(700), REPLY, HI], "its system prompt and tools are long enough to be shared and it continues a conversation", []),
+        (
+            [HI, REPLY, HI],
+            "it continues a conversation",
+            ["1 fewer earlier reply of the model", "KV_CACHE_MIN_HISTORY_TURNS=2"],
+        ),
+        (
+            [user(1639)],
+            "the whole prompt is long",
+            ["1 fewer user token (2047 in all)", "KV_CACHE_MIN_CONTEXT_TOKENS=2049"],
+        ),
+        (
+            [MANUAL, user(700), REPLY, HI],
+            "its system prompt and tools are long enough to be shared and it continues a conversation",
+            [],
+        ),
     ],
     ids=["prefix", "conversation", "context", "two"],
 )
@@ -106,7 +130,10 @@ def test_a_stored_call(tell: Tell, messages: list[Any], why: str, changes: list[
     assert told.call["headline"].startswith(f"The call's KV was to be stored: {why}")
     assert told.changes == changes
     if not changes:
-        assert "it would have been skipped with - no single change: more than one signal holds it" in told.words
+        assert (
+            "it would have been skipped with - no single change: more than one signal holds it"
+            in told.words
+        )
     assert HONOURED not in told.call["caveats"]
 
 
@@ -129,7 +156,10 @@ def test_a_role_and_a_retrieved_block(tell: Tell) -> None:
     with kv_context(role="planner"):
         told = tell(user(900))
     assert told.call["decision"]["reasons"] == ["reuse_heavy_role(planner)"]
-    assert told.changes == ["102 fewer user tokens (1023 in all)", "KV_CACHE_MIN_CONTEXT_TOKENS=2251"]
+    assert told.changes == [
+        "102 fewer user tokens (1023 in all)",
+        "KV_CACHE_MIN_CONTEXT_TOKENS=2251",
+    ]
     with kv_context(rag_context="fact " * 1000):
         told = tell({"role": "user", "content": "fact " * 1000 + "?"})
     assert "retrieved context 1250 of 1024 tokens: 226 over" in told.words
@@ -137,7 +167,14 @@ def test_a_role_and_a_retrieved_block(tell: Tell) -> None:
 
 
 def test_tools_are_told_apart(tell: Tell) -> None:
-    tool = {"type": "function", "function": {"name": "look_up", "description": "word " * 100, "parameters": {"type": "object"}}}
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "word " * 100,
+            "parameters": {"type": "object"},
+        },
+    }
     told = tell(RULES, HI, tools=[tool])
     tools = told.call["decision"]["signals"]["tool_tokens"]
     assert tools > 125
@@ -147,26 +184,41 @@ def test_tools_are_told_apart(tell: Tell) -> None:
 def test_observe_mode(tell: Tell) -> None:
     otel_kvpolicy.configure(mode="observe")
     told = tell(HI)
-    assert told.call["headline"].startswith("The call's KV was not worth storing, but nothing keeps the server from it: ")
-    assert told.call["afterwards"][0] == "Observe mode: nothing was sent, and the server stored by its own rules."
+    assert told.call["headline"].startswith(
+        "The call's KV was not worth storing, but nothing keeps the server from it: "
+    )
+    assert (
+        told.call["afterwards"][0]
+        == "Observe mode: nothing was sent, and the server stored by its own rules."
+    )
     assert "Observe mode: the verdict is what would have been sent." in told.call["caveats"]
     assert HONOURED not in told.call["caveats"]
 
 
-@pytest.mark.parametrize(("skips", "verdict"), [(True, "not to be stored"), (False, "to be stored")])
+@pytest.mark.parametrize(
+    ("skips", "verdict"), [(True, "not to be stored"), (False, "to be stored")]
+)
 def test_the_callers_own_word(tell: Tell, skips: bool, verdict: str) -> None:
     told = tell(HI, extra_body={"kv_transfer_params": {"lmcache.skip_save": skips}})
-    assert told.call["headline"] == f"The call's KV was {verdict}: the caller has set the hint itself. The rule alone says skip."
+    assert (
+        told.call["headline"]
+        == f"The call's KV was {verdict}: the caller has set the hint itself. The rule alone says skip."
+    )
     assert told.changes == []
     assert "would have been" not in told.words
     assert told.call["afterwards"][0] == "The caller's own keys went out; nothing was added."
-    assert "The caller's keys override the rule; take them out of kv_transfer_params to let it decide." in told.call["caveats"]
+    assert (
+        "The caller's keys override the rule; take them out of kv_transfer_params to let it decide."
+        in told.call["caveats"]
+    )
 
 
 def test_a_server_that_is_not_sent_the_hint(tell: Tell) -> None:
     otel_kvpolicy.configure(targets="gb10.local")
     told = tell(HI)
-    after = "Nothing was sent: the server is not among KV_CACHE_TARGETS, so it stored by its own rules."
+    after = (
+        "Nothing was sent: the server is not among KV_CACHE_TARGETS, so it stored by its own rules."
+    )
     assert told.call["afterwards"][0] == after
 
 
@@ -190,7 +242,10 @@ def test_what_the_server_took_from_a_cache(tell: Tell) -> None:
     assert 1200 < cached < prompt
     after = f"The server took {cached} of {prompt} prompt tokens from a cache, vLLM's own and LMCache's together."
     assert after in told.call["afterwards"]
-    assert f"Tokens are estimated at 4 characters each: 1250 in all, where the server counted {prompt} (+1%)." in told.call["caveats"]
+    assert (
+        f"Tokens are estimated at 4 characters each: 1250 in all, where the server counted {prompt} (+1%)."
+        in told.call["caveats"]
+    )
 
 
 def test_a_server_that_does_not_say(tell: Tell) -> None:
@@ -203,11 +258,20 @@ def test_a_server_that_does_not_say(tell: Tell) -> None:
 def test_an_estimate_that_was_off(tell: Tell) -> None:
     otel_kvpolicy.configure(chars_per_token=6)
     told = tell(MANUAL, HI)  # 833 tokens at six characters each; the server counts four
-    (caveat,) = [caveat for caveat in told.call["caveats"] if caveat.startswith("Tokens are estimated at 6 characters each")]
+    (caveat,) = [
+        caveat
+        for caveat in told.call["caveats"]
+        if caveat.startswith("Tokens are estimated at 6 characters each")
+    ]
     assert caveat.endswith("(+51%). By the server's count the rule would have said store.")
     otel_kvpolicy.configure(chars_per_token=4)
-    assert "A close call: an estimate that is 15% off would turn it." in tell(user(1500)).call["caveats"]
-    assert "A close call: an estimate that is 15% off would turn it." not in tell(HI).call["caveats"]
+    assert (
+        "A close call: an estimate that is 15% off would turn it."
+        in tell(user(1500)).call["caveats"]
+    )
+    assert (
+        "A close call: an estimate that is 15% off would turn it." not in tell(HI).call["caveats"]
+    )
 
 
 def test_a_prompt_that_is_shorter_than_a_chunk(tell: Tell) -> None:
@@ -223,7 +287,9 @@ class Nightly(KVCacheLayeringPolicy):
 
     def judge(self, text: Any, role: str | None = None) -> Any:
         judged = super().judge(text, role)
-        return judged.model_copy(update={"cache_worthy": True, "skip_save": False, "reasons": ["nightly(7)"]})
+        return judged.model_copy(
+            update={"cache_worthy": True, "skip_save": False, "reasons": ["nightly(7)"]}
+        )
 
 
 def test_a_rule_of_the_users_own(server: StandIn, tmp_path: Path) -> None:
@@ -242,4 +308,7 @@ def test_a_rule_of_the_users_own(server: StandIn, tmp_path: Path) -> None:
     assert call["decision"]["reasons"] == ["nightly"]
     assert call["headline"] == "The call's KV was to be stored: nightly."
     assert call["changes"] == []
-    assert "These numbers alone would have said skip: a rule of the user's own decided." in call["caveats"]
+    assert (
+        "These numbers alone would have said skip: a rule of the user's own decided."
+        in call["caveats"]
+    )

@@ -6,8 +6,6 @@ import json
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-__all__ = ["FIELDS", "body_of", "parse"]
-
 FIELDS = (
     "messages", "input", "instructions", "tools", "functions", "function", "name", "description", "parameters", "properties", "role",
     "content", "type", "text", "image_url", "url", "tool_calls", "arguments", "output", "refusal", "summary", "previous_response_id",
@@ -71,12 +69,17 @@ def _nested(choose: Chooser, kind: int, depth: int) -> Any:
         return items if kind == 7 else tuple(items)
     fields = _fields(choose, depth)
     if kind == 12:
-        return SimpleNamespace(**{name: value for name, value in fields.items() if isinstance(name, str)})
+        return SimpleNamespace(
+            **{name: value for name, value in fields.items() if isinstance(name, str)}
+        )
     return fields
 
 
 def _fields(choose: Chooser, depth: int) -> dict[Any, Any]:
-    return {_key(choose): _value(choose, depth + 1) for _ in range(choose.ConsumeIntInRange(0, MAX_ITEMS))}
+    return {
+        _key(choose): _value(choose, depth + 1)
+        for _ in range(choose.ConsumeIntInRange(0, MAX_ITEMS))
+    }
 
 
 def _key(choose: Chooser) -> Any:

@@ -13,6 +13,12 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Multiplies the examples of each test."""
-    for test in {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}:
+    for test in {
+        item.obj
+        for item in items
+        if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
+    }:
         own: settings = getattr(test, _SETTINGS)
-        setattr(test, _SETTINGS, settings(own, max_examples=own.max_examples * TIMES, deadline=None))
+        setattr(
+            test, _SETTINGS, settings(own, max_examples=own.max_examples * TIMES, deadline=None)
+        )

@@ -18,15 +18,20 @@ import atheris
 
 from tests.fuzz.bodies import FIELDS, body_of, parse
 
-READ = ["otel_kvpolicy.policy", "otel_kvpolicy.requests", "otel_kvpolicy.instrumentation.rejection", "otel_kvpolicy.targets"]
+READ = [
+    "otel_kvpolicy.policy",
+    "otel_kvpolicy.requests",
+    "otel_kvpolicy.hints.rejection",
+    "otel_kvpolicy.hints.targets",
+]
 
 with atheris.instrument_imports(include=READ):
-    from otel_kvpolicy.instrumentation.rejection import names_the_hint
+    from otel_kvpolicy.hints.rejection import names_the_hint
+    from otel_kvpolicy.hints.targets import Targets
     from otel_kvpolicy.policy import CallText, KVCacheLayeringPolicy
-    from otel_kvpolicy.policy.chain import chain_of
+    from otel_kvpolicy.policy.adaptive.boundaries import chain_of
     from otel_kvpolicy.requests import read_answer, read_chat, read_chunk, read_responses
-    from otel_kvpolicy.requests.parts import parts_of
-    from otel_kvpolicy.targets import Targets
+    from otel_kvpolicy.requests.decide_arguments import parts_of
 
 RUNS = os.environ.get("KVPOLICY_FUZZ_RUNS", "200000")
 CACHE = Path(".cache/fuzz")
@@ -100,7 +105,14 @@ def main() -> None:
     """Reads ``KVPOLICY_FUZZ_RUNS`` inputs, from the seeds and what earlier runs found on; further options are libFuzzer's."""
     corpus = CACHE / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    options = [f"-runs={RUNS}", "-seed=7", "-max_len=4096", "-timeout=10", f"-artifact_prefix={CACHE}/", f"-dict={_dictionary()}"]
+    options = [
+        f"-runs={RUNS}",
+        "-seed=7",
+        "-max_len=4096",
+        "-timeout=10",
+        f"-artifact_prefix={CACHE}/",
+        f"-dict={_dictionary()}",
+    ]
     atheris.Setup([sys.argv[0], *options, *sys.argv[1:], str(corpus), str(SEEDS)], read_once)
     atheris.Fuzz()
 

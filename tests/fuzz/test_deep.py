@@ -22,9 +22,20 @@ def test_after():
 def run(folder: Path, count: int, *options: str) -> int:
     (folder / "test_property.py").write_text(PROPERTY.format(count=count))
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *options,
+        str(folder),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(root), "KVPOLICY_DEEP_TIMES": "20"}
-    return subprocess.run(command, check=False, capture_output=True, timeout=60, cwd=folder, env=environment).returncode
+    return subprocess.run(
+        command, check=False, capture_output=True, timeout=60, cwd=folder, env=environment
+    ).returncode
 
 
 def test_twenty_times_the_examples(tmp_path: Path) -> None:

@@ -22,17 +22,31 @@ class Answer(BaseModel):
 
 
 def _chat(body: dict[str, Any]) -> dict[str, Any]:
-    return {"model": "stand-in", "messages": body.get("messages") or [{"role": "user", "content": "hi"}], "max_tokens": 4, **body}
+    return {
+        "model": "stand-in",
+        "messages": body.get("messages") or [{"role": "user", "content": "hi"}],
+        "max_tokens": 4,
+        **body,
+    }
 
 
 def _responses(body: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in body.items() if key != "messages"}
-    return {"model": "stand-in", "input": body.get("messages") or "hi", "max_output_tokens": 16, **given}
+    return {
+        "model": "stand-in",
+        "input": body.get("messages") or "hi",
+        "max_output_tokens": 16,
+        **given,
+    }
 
 
 def _helpers(client: Any) -> Any:
     """``parse`` and ``stream`` left beta in openai 1.92."""
-    return client.chat.completions if hasattr(client.chat.completions, "parse") else client.beta.chat.completions
+    return (
+        client.chat.completions
+        if hasattr(client.chat.completions, "parse")
+        else client.beta.chat.completions
+    )
 
 
 def create(client: OpenAI, **body: Any) -> None:
@@ -57,7 +71,12 @@ def raw(client: OpenAI, **body: Any) -> None:
 
 
 def raw_stream(client: OpenAI, **body: Any) -> None:
-    assert [chunk for chunk in client.chat.completions.with_raw_response.create(stream=True, **USAGE, **_chat(body)).parse()]
+    assert [
+        chunk
+        for chunk in client.chat.completions.with_raw_response.create(
+            stream=True, **USAGE, **_chat(body)
+        ).parse()
+    ]
 
 
 def streaming_raw(client: OpenAI, **body: Any) -> None:
@@ -71,7 +90,9 @@ def streaming_raw_parsed(client: OpenAI, **body: Any) -> None:
 
 
 def streaming_raw_stream(client: OpenAI, **body: Any) -> None:
-    with client.chat.completions.with_streaming_response.create(stream=True, **USAGE, **_chat(body)) as response:
+    with client.chat.completions.with_streaming_response.create(
+        stream=True, **USAGE, **_chat(body)
+    ) as response:
         assert [chunk for chunk in response.parse()]
 
 
@@ -109,7 +130,10 @@ async def a_parse(client: AsyncOpenAI, **body: Any) -> None:
 
 
 async def a_stream(client: AsyncOpenAI, **body: Any) -> None:
-    assert [chunk async for chunk in await client.chat.completions.create(stream=True, **USAGE, **_chat(body))]
+    assert [
+        chunk
+        async for chunk in await client.chat.completions.create(stream=True, **USAGE, **_chat(body))
+    ]
 
 
 async def a_stream_helper(client: AsyncOpenAI, **body: Any) -> None:
@@ -122,7 +146,9 @@ async def a_raw(client: AsyncOpenAI, **body: Any) -> None:
 
 
 async def a_raw_stream(client: AsyncOpenAI, **body: Any) -> None:
-    response = await client.chat.completions.with_raw_response.create(stream=True, **USAGE, **_chat(body))
+    response = await client.chat.completions.with_raw_response.create(
+        stream=True, **USAGE, **_chat(body)
+    )
     assert [chunk async for chunk in response.parse()]
 
 
@@ -132,7 +158,9 @@ async def a_streaming_raw(client: AsyncOpenAI, **body: Any) -> None:
 
 
 async def a_streaming_raw_stream(client: AsyncOpenAI, **body: Any) -> None:
-    async with client.chat.completions.with_streaming_response.create(stream=True, **USAGE, **_chat(body)) as response:
+    async with client.chat.completions.with_streaming_response.create(
+        stream=True, **USAGE, **_chat(body)
+    ) as response:
         assert [chunk async for chunk in await response.parse()]
 
 

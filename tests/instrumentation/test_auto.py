@@ -31,9 +31,18 @@ def run(server: StandIn, *options: str, **environment: str) -> subprocess.Comple
         "-c",
         APP,
     ]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "KV_CACHE_"))
+    }
     return subprocess.run(
-        command, env={**clean, "OPENAI_BASE_URL": server.base_url, **environment}, capture_output=True, text=True, timeout=60, check=True
+        command,
+        env={**clean, "OPENAI_BASE_URL": server.base_url, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
 
 
@@ -48,12 +57,17 @@ def documents(text: str) -> list[Any]:
 
 def test_spans_metrics_and_the_hint(server: StandIn) -> None:
     done = run(server, "--traces_exporter", "console", "--metrics_exporter", "console")
-    assert server.last.body["kv_transfer_params"] == {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
+    assert server.last.body["kv_transfer_params"] == {
+        "lmcache.skip_save": True,
+        "lmcache.max_offload_tokens": 0,
+    }
     found = documents(done.stdout)
     [chat] = [each for each in found if "kvpolicy.decision" in each.get("attributes", {})]
     [http] = [each for each in found if each.get("parent_id") == chat["context"]["span_id"]]
     assert chat["name"] == "chat stand-in"
-    assert server.last.headers["traceparent"].split("-")[2] == http["context"]["span_id"].removeprefix("0x")
+    assert server.last.headers["traceparent"].split("-")[2] == http["context"][
+        "span_id"
+    ].removeprefix("0x")
     metrics = {
         metric["name"]
         for each in found
@@ -81,7 +95,9 @@ def test_spans_metrics_and_the_hint(server: StandIn) -> None:
         ({"OTEL_SDK_DISABLED": "true"}, True, False),
     ],
 )
-def test_what_users_switch_off_is_off(server: StandIn, environment: dict[str, str], hinted: bool, traced: bool) -> None:
+def test_what_users_switch_off_is_off(
+    server: StandIn, environment: dict[str, str], hinted: bool, traced: bool
+) -> None:
     run(server, "--traces_exporter", "none", "--metrics_exporter", "none", **environment)
     assert ("kv_transfer_params" in server.last.body) is hinted
     assert ("traceparent" in server.last.headers) is traced
@@ -95,7 +111,18 @@ import otel_kvpolicy
 otel_kvpolicy.KVPolicyInstrumentor().instrument()
 print(*(set(sys.modules) - before))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert "otel_kvpolicy" in loaded
-    assert not loaded & {"pydantic_ai", "starlette", "uvicorn", "rich", "click", "numpy", "prometheus_client", "redis"}
+    assert not loaded & {
+        "pydantic_ai",
+        "starlette",
+        "uvicorn",
+        "rich",
+        "click",
+        "numpy",
+        "prometheus_client",
+        "redis",
+    }

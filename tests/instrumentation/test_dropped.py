@@ -18,7 +18,12 @@ from otel_kvpolicy import KVPolicyInstrumentor
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-BODY: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "stream": True}
+BODY: dict[str, Any] = {
+    "model": "stand-in",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 8,
+    "stream": True,
+}
 
 
 class Locked(SpanProcessor):
@@ -55,7 +60,9 @@ def test_collected_while_a_lock_is_held(server: StandIn, telemetry: Telemetry, h
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
             gc.disable()
-            thread = threading.Thread(target=_drop_and_collect, args=(locked, lambda: drop(client, how)), daemon=True)
+            thread = threading.Thread(
+                target=_drop_and_collect, args=(locked, lambda: drop(client, how)), daemon=True
+            )
             thread.start()
             thread.join(20)
             assert not thread.is_alive(), "the collector waits for a lock that its own thread holds"
@@ -90,13 +97,20 @@ gc.collect()
 kept = client.chat.completions.create(**body)
 """
     environment = {**os.environ, "OPENAI_BASE_URL": server.base_url}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.count('"name": "chat stand-in"') == 2, done.stderr
 
 
 FORKS = """
 import os
-from otel_kvpolicy.instrumentation import dropped
+from otel_kvpolicy.instrumentation import finalizers as dropped
 dropped.stand_ready()
 child = os.fork()
 if child == 0:
@@ -107,5 +121,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_forked_child_has_a_thread_of_its_own() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "0\n"

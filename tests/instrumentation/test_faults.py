@@ -19,7 +19,11 @@ from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstru
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-CALL: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+CALL: dict[str, Any] = {
+    "model": "stand-in",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 4,
+}
 
 
 class BrokenError(Exception):
@@ -36,13 +40,13 @@ SEAMS = {
     "policy": "otel_kvpolicy.policy.thresholds.KVCacheLayeringPolicy.judge",
     "signals": "otel_kvpolicy.policy.thresholds.estimate",
     "origin": "otel_kvpolicy.instrumentation.call.Origin.of",
-    "hint": "otel_kvpolicy.hint.hint_params",
+    "hint": "otel_kvpolicy.hints.lmcache.hint_params",
     "span_lookup": "otel_kvpolicy.telemetry.spans.current_chat_span",
     "span_start": "otel_kvpolicy.telemetry.spans.start_chat_span",
     "span_write": "otel_kvpolicy.telemetry.spans.decision_attributes",
     "metric": "otel_kvpolicy.telemetry.instruments.Instruments.decided",
     "answer_metric": "otel_kvpolicy.telemetry.instruments.Instruments.answered",
-    "answer": "otel_kvpolicy.instrumentation.answers.read_answer",
+    "answer": "otel_kvpolicy.instrumentation.openai.streams.read_answer",
     "answer_span": "otel_kvpolicy.telemetry.spans.record_answer",
 }
 
@@ -57,7 +61,9 @@ def text_of(client: OpenAI, stream: bool) -> str:
 async def text_of_async(client: AsyncOpenAI, stream: bool) -> str:
     answer: Any = await client.chat.completions.create(**CALL, stream=stream)
     if stream:
-        return "".join([chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices])
+        return "".join(
+            [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
+        )
     return answer.choices[0].message.content
 
 
@@ -92,11 +98,18 @@ async def test_a_broken_seam(
         assert "BrokenError" in record.message
         assert "do not show this" not in caplog.text
     reached = [("kv_transfer_params" in request.body) for request in server.requests]
-    sent_all_the_same = {"metric", "answer_metric", "answer", "answer_span"}  # they fail when the request is out
+    sent_all_the_same = {
+        "metric",
+        "answer_metric",
+        "answer",
+        "answer_span",
+    }  # they fail when the request is out
     assert reached == [seam in sent_all_the_same] * 2
 
 
-def test_a_broken_write_on_the_span_of_another(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_write_on_the_span_of_another(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("otel_kvpolicy.telemetry.spans.annotate", broken)
     tracer = instrumented.tracer_provider.get_tracer("another")
     chat = tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"})
@@ -106,8 +119,10 @@ def test_a_broken_write_on_the_span_of_another(server: StandIn, instrumented: Te
     assert instrumented.total("kvpolicy.errors") == 1
 
 
-def test_a_broken_chunk_reader(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_kvpolicy.instrumentation.answers.read_chunk", broken)
+def test_a_broken_chunk_reader(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_kvpolicy.instrumentation.openai.streams.read_chunk", broken)
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         assert [chunk for chunk in client.chat.completions.create(**CALL, stream=True)]
     assert instrumented.total("kvpolicy.errors") > 0
@@ -120,8 +135,16 @@ def test_a_broken_hook_and_a_broken_rule(server: StandIn, telemetry: Telemetry) 
             raise BrokenError
 
     instrumentor = KVPolicyInstrumentor()
-    for options, hinted in (({"decision_hook": broken}, True), ({"policy": Broken()}, False), ({"policy": "nonsense"}, False)):
-        instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider, **options)
+    for options, hinted in (
+        ({"decision_hook": broken}, True),
+        ({"policy": Broken()}, False),
+        ({"policy": "nonsense"}, False),
+    ):
+        instrumentor.instrument(
+            tracer_provider=telemetry.tracer_provider,
+            meter_provider=telemetry.meter_provider,
+            **options,
+        )
         try:
             with OpenAI(base_url=server.base_url, api_key="key") as client:
                 assert client.chat.completions.create(**CALL).id
@@ -138,7 +161,9 @@ class Shouting(logging.Handler):
         raise BrokenError
 
 
-def test_a_broken_log_handler(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_log_handler(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(SEAMS["policy"], broken)
     handler = Shouting()
     logging.getLogger("otel_kvpolicy").addHandler(handler)
@@ -151,7 +176,9 @@ def test_a_broken_log_handler(server: StandIn, instrumented: Telemetry, monkeypa
 
 
 @pytest.mark.parametrize("seam", ["answer", "answer_span"])
-def test_a_broken_reader_behind_a_with_block(seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_reader_behind_a_with_block(
+    seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(SEAMS[seam], broken)
     tracer = instrumented.tracer_provider.get_tracer("another")
     with (
@@ -165,8 +192,10 @@ def test_a_broken_reader_behind_a_with_block(seam: str, server: StandIn, instrum
 
 
 @pytest.mark.parametrize("seam", ["_watch_chunks", "_watch_closing"])
-def test_a_stream_that_cannot_be_watched(seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"otel_kvpolicy.instrumentation.answers.{seam}", broken)
+def test_a_stream_that_cannot_be_watched(
+    seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"otel_kvpolicy.instrumentation.openai.streams.{seam}", broken)
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         assert text_of(client, stream=True)
         assert list(client.chat.completions.with_raw_response.create(**CALL, stream=True).parse())
@@ -174,17 +203,26 @@ def test_a_stream_that_cannot_be_watched(seam: str, server: StandIn, instrumente
     assert len(instrumented.decided) == 2
 
 
-def test_a_broken_look_at_whether_we_are_wanted(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_kvpolicy.instrumentation.openai.current_chat_span", broken)
+def test_a_broken_look_at_whether_we_are_wanted(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "otel_kvpolicy.instrumentation.openai.choke_point.current_chat_span", broken
+    )
     with OpenAI(base_url=server.base_url, api_key="key") as client, suppress_instrumentation():
         assert client.chat.completions.create(**CALL).id
     assert "kv_transfer_params" not in server.last.body
     assert instrumented.total("kvpolicy.errors") == 1
 
 
-def test_a_broken_look_at_a_refusal(instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_look_at_a_refusal(
+    instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("otel_kvpolicy.instrumentation.call.names_the_hint", broken)
-    with StandIn(strict="openai") as strict, OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client:
+    with (
+        StandIn(strict="openai") as strict,
+        OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client,
+    ):
         with pytest.raises(BadRequestError):
             client.chat.completions.create(**CALL)
         assert len(strict.requests) == 1
@@ -196,7 +234,10 @@ def test_the_hook_runs_in_the_callers_own_thread(server: StandIn, telemetry: Tel
     """So one that hangs hangs the call: it is the caller's code, and nobody else can know when to give up on it."""
     threads: list[int] = []
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, decision_hook=lambda *_: threads.append(threading.get_ident()))
+    instrumentor.instrument(
+        tracer_provider=telemetry.tracer_provider,
+        decision_hook=lambda *_: threads.append(threading.get_ident()),
+    )
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
             assert client.chat.completions.create(**CALL).id
@@ -217,11 +258,16 @@ class BrokenMeterProvider(NoOpMeterProvider):
     def get_meter(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if name != "otel_kvpolicy":
             return super().get_meter(name, *args, **kwargs)
-        return SimpleNamespace(create_counter=lambda *_, **__: BrokenInstrument(), create_histogram=lambda *_, **__: BrokenInstrument())
+        return SimpleNamespace(
+            create_counter=lambda *_, **__: BrokenInstrument(),
+            create_histogram=lambda *_, **__: BrokenInstrument(),
+        )
 
 
 @pytest.mark.parametrize("meters", [BrokenMeterProvider, NoOpMeterProvider])
-def test_broken_instruments_and_none(server: StandIn, telemetry: Telemetry, meters: type[NoOpMeterProvider]) -> None:
+def test_broken_instruments_and_none(
+    server: StandIn, telemetry: Telemetry, meters: type[NoOpMeterProvider]
+) -> None:
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=meters())
     try:
@@ -254,7 +300,9 @@ class BrokenTracerProvider(TracerProvider):
 @pytest.mark.parametrize("method", ["set_attributes", "is_recording", "end"])
 def test_broken_spans(server: StandIn, telemetry: Telemetry, method: str) -> None:
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=BrokenTracerProvider(method), meter_provider=telemetry.meter_provider)
+    instrumentor.instrument(
+        tracer_provider=BrokenTracerProvider(method), meter_provider=telemetry.meter_provider
+    )
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
             assert client.chat.completions.create(**CALL).id

@@ -9,24 +9,51 @@ from typing import Any
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
-from otel_kvpolicy.instrumentation.rejection import names_the_hint
+from otel_kvpolicy.hints.rejection import names_the_hint
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-STYLES = ["openai", "azure", "mistral", "mistral_text", "nim", "groq", "gemini", "anthropic", "fireworks", "vllm_2024"]
-BODY: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+STYLES = [
+    "openai",
+    "azure",
+    "mistral",
+    "mistral_text",
+    "nim",
+    "groq",
+    "gemini",
+    "anthropic",
+    "fireworks",
+    "vllm_2024",
+]
+BODY: dict[str, Any] = {
+    "model": "stand-in",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 4,
+}
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_call_succeeds_without_the_hint(style: Any, stream: bool, instrumented: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
-    with StandIn(strict=style) as strict, OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client:
+def test_the_call_succeeds_without_the_hint(
+    style: Any, stream: bool, instrumented: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        StandIn(strict=style) as strict,
+        OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client,
+    ):
         for _ in range(2):
             answer = client.chat.completions.create(**BODY, stream=stream)
             if stream:
                 assert [chunk for chunk in answer]  # type: ignore[union-attr]
-        assert ["kv_transfer_params" in request.body for request in strict.requests] == [True, False, False]
-    assert [(span.attributes or {})["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["rejected", "rejected"]
+        assert ["kv_transfer_params" in request.body for request in strict.requests] == [
+            True,
+            False,
+            False,
+        ]
+    assert [(span.attributes or {})["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+        "rejected",
+        "rejected",
+    ]
     assert all(not span.status.description for span in instrumented.decided)
     [(attributes, count)] = instrumented.points("kvpolicy.decisions")
     assert (attributes["kvpolicy.hint.outcome"], count) == ("rejected", 2)
@@ -36,25 +63,42 @@ def test_the_call_succeeds_without_the_hint(style: Any, stream: bool, instrument
 def test_async_and_responses(instrumented: Telemetry) -> None:
     async def run(base_url: str) -> None:
         async with AsyncOpenAI(base_url=base_url, api_key="key", max_retries=0) as client:
-            assert (await client.responses.create(model="stand-in", input="hi", max_output_tokens=16)).id
+            assert (
+                await client.responses.create(model="stand-in", input="hi", max_output_tokens=16)
+            ).id
 
     with StandIn(strict="openai_responses") as strict:
         asyncio.run(run(strict.base_url))
-        assert ["kv_transfer_params" in request.body for request in strict.requests] == [True, False]
+        assert ["kv_transfer_params" in request.body for request in strict.requests] == [
+            True,
+            False,
+        ]
 
 
-def test_another_400_reaches_the_caller_with_no_second_request(server: StandIn, instrumented: Telemetry) -> None:
-    with OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client, pytest.raises(APIStatusError) as raised:
-        client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "x" * 800_000}])
+def test_another_400_reaches_the_caller_with_no_second_request(
+    server: StandIn, instrumented: Telemetry
+) -> None:
+    with (
+        OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client,
+        pytest.raises(APIStatusError) as raised,
+    ):
+        client.chat.completions.create(
+            model="stand-in", messages=[{"role": "user", "content": "x" * 800_000}]
+        )
     assert raised.value.status_code == 400
     assert len(server.requests) == 1
     assert (instrumented.decided[0].attributes or {})["kvpolicy.hint.outcome"] == "applied"
 
 
 def test_a_strict_server_and_the_callers_own_field(instrumented: Telemetry) -> None:
-    with StandIn(strict="openai") as strict, OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client:
+    with (
+        StandIn(strict="openai") as strict,
+        OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client,
+    ):
         with pytest.raises(APIStatusError):
-            client.chat.completions.create(**BODY, extra_body={"kv_transfer_params": {"lmcache.skip_save": True}})
+            client.chat.completions.create(
+                **BODY, extra_body={"kv_transfer_params": {"lmcache.skip_save": True}}
+            )
         assert len(strict.requests) == 1
 
 

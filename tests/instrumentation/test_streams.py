@@ -51,11 +51,17 @@ def test_closed_half_read(server: StandIn, instrumented: Telemetry) -> None:
     assert span.status.status_code is StatusCode.UNSET
     assert "gen_ai.usage.input_tokens" not in span.attributes
     [(attributes, estimated)] = instrumented.points("kvpolicy.prompt.tokens")
-    assert (attributes["kvpolicy.token.source"], estimated) == ("estimate", span.attributes["kvpolicy.signals.total_tokens"])
+    assert (attributes["kvpolicy.token.source"], estimated) == (
+        "estimate",
+        span.attributes["kvpolicy.signals.total_tokens"],
+    )
 
 
 def test_left_by_its_with_block(server: StandIn, instrumented: Telemetry) -> None:
-    with OpenAI(base_url=server.base_url, api_key="key") as client, client.chat.completions.create(**BODY) as stream:
+    with (
+        OpenAI(base_url=server.base_url, api_key="key") as client,
+        client.chat.completions.create(**BODY) as stream,
+    ):
         next(stream)
     assert the_span(instrumented)
 
@@ -100,7 +106,11 @@ def test_a_stream_that_fails(server: StandIn, instrumented: Telemetry, fault: st
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["error.type"].endswith(type(raised.value).__qualname__)
     assert span.events == ()  # an exception's message may quote the prompt
-    assert instrumented.total("kvpolicy.prompt.tokens") == span.attributes["kvpolicy.signals.total_tokens"] > 0  # it had been processed
+    assert (
+        instrumented.total("kvpolicy.prompt.tokens")
+        == span.attributes["kvpolicy.signals.total_tokens"]
+        > 0
+    )  # it had been processed
 
 
 def test_a_raw_stream_read_line_by_line(server: StandIn, instrumented: Telemetry) -> None:
@@ -111,7 +121,9 @@ def test_a_raw_stream_read_line_by_line(server: StandIn, instrumented: Telemetry
         assert the_span(instrumented)
 
 
-async def test_async_closed_half_read_and_cancelled(server: StandIn, instrumented: Telemetry) -> None:
+async def test_async_closed_half_read_and_cancelled(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     async with AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
         stream = await client.chat.completions.create(**BODY)
         assert type(stream) is AsyncStream
@@ -120,7 +132,9 @@ async def test_async_closed_half_read_and_cancelled(server: StandIn, instrumente
         await stream.close()
         assert len(instrumented.spans("otel_kvpolicy")) == 1
 
-        stalled = await client.chat.completions.create(**BODY, extra_headers={FAULT_HEADER: "stall"})
+        stalled = await client.chat.completions.create(
+            **BODY, extra_headers={FAULT_HEADER: "stall"}
+        )
         started = asyncio.Event()
 
         async def read() -> None:
@@ -176,9 +190,14 @@ def test_the_callers_context_is_as_it_was(server: StandIn, instrumented: Telemet
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_retries_are_one_decision(instrumented: Telemetry, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_are_one_decision(
+    instrumented: Telemetry, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("openai._base_client.time.sleep", lambda _: None)
-    with StandIn(fail_first=2, fail_status=status) as flaky, OpenAI(base_url=flaky.base_url, api_key="key", max_retries=2) as client:
+    with (
+        StandIn(fail_first=2, fail_status=status) as flaky,
+        OpenAI(base_url=flaky.base_url, api_key="key", max_retries=2) as client,
+    ):
         client.chat.completions.create(**{**BODY, "stream": False})
         assert len(flaky.requests) == 3
         assert len({request.raw for request in flaky.requests}) == 1
@@ -187,7 +206,10 @@ def test_retries_are_one_decision(instrumented: Telemetry, status: int, monkeypa
 
 
 def test_a_failed_call_keeps_its_exception_and_marks_the_span(instrumented: Telemetry) -> None:
-    with StandIn(fail_first=1, fail_status=500) as broken, OpenAI(base_url=broken.base_url, api_key="key", max_retries=0) as client:
+    with (
+        StandIn(fail_first=1, fail_status=500) as broken,
+        OpenAI(base_url=broken.base_url, api_key="key", max_retries=0) as client,
+    ):
         with pytest.raises(APIError) as raised:
             client.chat.completions.create(**{**BODY, "stream": False})
         assert raised.value.__cause__ is None

@@ -25,7 +25,9 @@ LONG_SYSTEM = [{"role": "system", "content": "rule " * 1000}, {"role": "user", "
 
 
 @pytest.mark.parametrize("surface", [*SYNC, *ASYNC], ids=lambda surface: surface.__name__)
-def test_every_surface_is_decided_once(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
+def test_every_surface_is_decided_once(
+    surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
+) -> None:
     surfaces.run(surface, server.base_url)
     [request] = server.requests
     assert request.body["kv_transfer_params"] == SKIP
@@ -45,28 +47,49 @@ def test_every_surface_is_decided_once(surface: Callable[..., Any], server: Stan
     assert tokens["kvpolicy.token.source"] == "usage"
 
 
-@pytest.mark.parametrize("surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_responses_stream])
-def test_exemplars_lead_to_the_call(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
+@pytest.mark.parametrize(
+    "surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_responses_stream]
+)
+def test_exemplars_lead_to_the_call(
+    surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
+) -> None:
     surfaces.run(surface, server.base_url)
     [span] = instrumented.decided
-    metrics = {"kvpolicy.decisions", "kvpolicy.prompt.tokens", "kvpolicy.cached.tokens", "kvpolicy.score", "kvpolicy.decision.duration"}
+    metrics = {
+        "kvpolicy.decisions",
+        "kvpolicy.prompt.tokens",
+        "kvpolicy.cached.tokens",
+        "kvpolicy.score",
+        "kvpolicy.decision.duration",
+    }
     assert instrumented.exemplar_traces() == {name: {span.context.trace_id} for name in metrics}
 
 
 def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry) -> None:
     class KeepSkips(Sampler):
         def should_sample(
-            self, parent_context: Any, trace_id: int, name: str, kind: Any = None, attributes: Any = None, links: Any = None, **_: Any
+            self,
+            parent_context: Any,
+            trace_id: int,
+            name: str,
+            kind: Any = None,
+            attributes: Any = None,
+            links: Any = None,
+            **_: Any,
         ) -> SamplingResult:
             kept = (attributes or {}).get("kvpolicy.decision") == "skip"
-            return SamplingResult(TraceDecision.RECORD_AND_SAMPLE if kept else TraceDecision.DROP, attributes)
+            return SamplingResult(
+                TraceDecision.RECORD_AND_SAMPLE if kept else TraceDecision.DROP, attributes
+            )
 
         def get_description(self) -> str:
             return "skipped calls"
 
     telemetry.tracer_provider.sampler = KeepSkips()
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+    instrumentor.instrument(
+        tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
+    )
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
             for messages in (LONG_SYSTEM, [{"role": "user", "content": "hi"}]):
@@ -77,10 +100,22 @@ def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry)
 
 
 @pytest.mark.parametrize(
-    "surface", [surfaces.create, surfaces.stream, surfaces.responses_create, surfaces.a_create, surfaces.a_responses_stream]
+    "surface",
+    [
+        surfaces.create,
+        surfaces.stream,
+        surfaces.responses_create,
+        surfaces.a_create,
+        surfaces.a_responses_stream,
+    ],
 )
-def test_a_stored_call_and_its_cached_tokens(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
-    unique = [{"role": "system", "content": f"{surface.__name__} " + "rule " * 1000}, {"role": "user", "content": "hi"}]
+def test_a_stored_call_and_its_cached_tokens(
+    surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
+) -> None:
+    unique = [
+        {"role": "system", "content": f"{surface.__name__} " + "rule " * 1000},
+        {"role": "user", "content": "hi"},
+    ]
     for _ in range(2):
         surfaces.run(surface, server.base_url, messages=unique)
     assert [request.body["kv_transfer_params"] for request in server.requests] == [STORE, STORE]
@@ -89,14 +124,21 @@ def test_a_stored_call_and_its_cached_tokens(surface: Callable[..., Any], server
     assert second.attributes["kvpolicy.reasons"] == ("long_shared_prefix",)
     assert first.attributes["gen_ai.usage.cache_read.input_tokens"] == 0
     assert second.attributes["gen_ai.usage.cache_read.input_tokens"] > 1000
-    assert instrumented.total("kvpolicy.cached.tokens") == second.attributes["gen_ai.usage.cache_read.input_tokens"]
+    assert (
+        instrumented.total("kvpolicy.cached.tokens")
+        == second.attributes["gen_ai.usage.cache_read.input_tokens"]
+    )
 
 
 def test_all_attributes_of_a_decision(server: StandIn, instrumented: Telemetry) -> None:
     surfaces.run(surfaces.create, server.base_url, messages=LONG_SYSTEM, temperature=0.5)
     [span] = instrumented.decided
     attributes = dict(span.attributes or {})
-    ours = {name.removeprefix("kvpolicy."): value for name, value in attributes.items() if name.startswith("kvpolicy.")}
+    ours = {
+        name.removeprefix("kvpolicy."): value
+        for name, value in attributes.items()
+        if name.startswith("kvpolicy.")
+    }
     assert ours == {
         "decision": "store",
         "skip_save": False,
@@ -126,9 +168,13 @@ def test_all_attributes_of_a_decision(server: StandIn, instrumented: Telemetry) 
 
 
 @pytest.mark.parametrize(
-    "surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_stream], ids=lambda each: each.__name__
+    "surface",
+    [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_stream],
+    ids=lambda each: each.__name__,
 )
-def test_a_chat_span_of_another_instrumentation_is_annotated(surface: Callable[..., Any], server: StandIn, instrumented: Telemetry) -> None:
+def test_a_chat_span_of_another_instrumentation_is_annotated(
+    surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
+) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
     with tracer.start_as_current_span("chat theirs", attributes={"gen_ai.operation.name": "chat"}):
         surfaces.run(surface, server.base_url)
@@ -140,9 +186,16 @@ def test_a_chat_span_of_another_instrumentation_is_annotated(surface: Callable[.
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "m"}, {"http.request.method": "POST"}, {}]
+    "attributes",
+    [
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.request.model": "m"},
+        {"http.request.method": "POST"},
+        {},
+    ],
 )
-def test_a_span_that_is_no_chat_span_is_the_parent(attributes: dict[str, Any], server: StandIn, instrumented: Telemetry) -> None:
+def test_a_span_that_is_no_chat_span_is_the_parent(
+    attributes: dict[str, Any], server: StandIn, instrumented: Telemetry
+) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
     with tracer.start_as_current_span("outer", attributes=attributes) as outer:
         surfaces.run(surfaces.create, server.base_url)
@@ -152,20 +205,26 @@ def test_a_span_that_is_no_chat_span_is_the_parent(attributes: dict[str, Any], s
     assert "kvpolicy.decision" not in (outer.attributes or {})  # type: ignore[attr-defined]
 
 
-def test_the_http_span_is_the_chat_spans_child_and_its_id_reaches_the_server(server: StandIn, instrumented: Telemetry) -> None:
+def test_the_http_span_is_the_chat_spans_child_and_its_id_reaches_the_server(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     surfaces.run(surfaces.create, server.base_url)
     [chat] = instrumented.spans("otel_kvpolicy")
     [http] = [span for span in instrumented.spans() if span is not chat]
     assert http.parent
     assert http.parent.span_id == chat.context.span_id
-    assert server.last.headers["traceparent"].startswith(f"00-{chat.context.trace_id:032x}-{http.context.span_id:016x}-")
+    assert server.last.headers["traceparent"].startswith(
+        f"00-{chat.context.trace_id:032x}-{http.context.span_id:016x}-"
+    )
 
 
 def test_a_client_made_before_and_one_kept_after(server: StandIn, telemetry: Telemetry) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         bound = client.chat.completions.create
         instrumentor = KVPolicyInstrumentor()
-        instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+        instrumentor.instrument(
+            tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
+        )
         try:
             bound(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2)
         finally:
@@ -182,7 +241,10 @@ def test_uninstrument_restores_the_very_functions() -> None:
     from openai._base_client import AsyncAPIClient, SyncAPIClient
 
     functions = SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]
-    before = [(function.__code__, inspect.signature(function), dict(vars(function))) for function in functions]
+    before = [
+        (function.__code__, inspect.signature(function), dict(vars(function)))
+        for function in functions
+    ]
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument()
     for function, (code, signature, _) in zip(functions, before, strict=True):
@@ -190,10 +252,15 @@ def test_uninstrument_restores_the_very_functions() -> None:
         assert inspect.signature(function) == signature
     instrumentor.uninstrument()
     assert (SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]) == functions
-    assert [(function.__code__, inspect.signature(function), dict(vars(function))) for function in functions] == before
+    assert [
+        (function.__code__, inspect.signature(function), dict(vars(function)))
+        for function in functions
+    ] == before
 
 
-def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(server: StandIn, telemetry: Telemetry) -> None:
+def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(
+    server: StandIn, telemetry: Telemetry
+) -> None:
     import wrapt
     from openai._base_client import SyncAPIClient
 
@@ -219,14 +286,19 @@ def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(server: StandIn, tel
 
 def test_azure_clients_are_decided_and_not_sent(server: StandIn, instrumented: Telemetry) -> None:
     with (
-        AzureOpenAI(azure_endpoint=server.url, api_key="key", api_version="2025-01-01", max_retries=0) as client,
+        AzureOpenAI(
+            azure_endpoint=server.url, api_key="key", api_version="2025-01-01", max_retries=0
+        ) as client,
         pytest.raises(Exception, match="404|Not Found"),
     ):
         client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "hi"}])
     [span] = instrumented.decided
     assert span.attributes
     assert span.attributes["kvpolicy.hint.outcome"] == "excluded_target"
-    assert instrumented.points("kvpolicy.decisions")[0][0]["kvpolicy.hint.outcome"] == "excluded_target"
+    assert (
+        instrumented.points("kvpolicy.decisions")[0][0]["kvpolicy.hint.outcome"]
+        == "excluded_target"
+    )
 
 
 def test_other_paths_pass_untouched(server: StandIn, instrumented: Telemetry) -> None:
@@ -247,7 +319,12 @@ def test_other_paths_pass_untouched(server: StandIn, instrumented: Telemetry) ->
     ],
 )
 def test_settings_that_send_nothing(
-    monkeypatch: pytest.MonkeyPatch, server: StandIn, instrumented: Telemetry, name: str, value: str, outcome: str
+    monkeypatch: pytest.MonkeyPatch,
+    server: StandIn,
+    instrumented: Telemetry,
+    name: str,
+    value: str,
+    outcome: str,
 ) -> None:
     monkeypatch.setenv(name, value)
     surfaces.run(surfaces.create, server.base_url)
@@ -260,35 +337,58 @@ def test_settings_that_send_nothing(
 
 @pytest.mark.parametrize(
     ("own", "decision"),
-    [({"lmcache.skip_save": False}, "store"), ({"lmcache.max_offload_tokens": 0, "x": 1}, "skip"), ({"lmcache.skip_save": True}, "skip")],
+    [
+        ({"lmcache.skip_save": False}, "store"),
+        ({"lmcache.max_offload_tokens": 0, "x": 1}, "skip"),
+        ({"lmcache.skip_save": True}, "skip"),
+    ],
 )
-def test_the_callers_own_hint_goes_out_as_it_is(server: StandIn, instrumented: Telemetry, own: dict[str, Any], decision: str) -> None:
+def test_the_callers_own_hint_goes_out_as_it_is(
+    server: StandIn, instrumented: Telemetry, own: dict[str, Any], decision: str
+) -> None:
     given = {"kv_transfer_params": own, "top_k": 5}
     surfaces.run(surfaces.create, server.base_url, extra_body=given)
     assert server.last.body["kv_transfer_params"] == own
     assert given == {"kv_transfer_params": own, "top_k": 5}
     [span] = instrumented.decided
     assert span.attributes
-    assert (span.attributes["kvpolicy.hint.outcome"], span.attributes["kvpolicy.decision"]) == ("caller", decision)
+    assert (span.attributes["kvpolicy.hint.outcome"], span.attributes["kvpolicy.decision"]) == (
+        "caller",
+        decision,
+    )
     said = str(span.attributes["kvpolicy.explanation"])
-    assert said.startswith(f"The caller had set the hint itself, to {decision}. The rule alone: skipped: one_off_short_prompt")
+    assert said.startswith(
+        f"The caller had set the hint itself, to {decision}. The rule alone: skipped: one_off_short_prompt"
+    )
     assert span.attributes["kvpolicy.cache_worthy"] is False
 
 
 def test_other_transfer_params_stay(server: StandIn, instrumented: Telemetry) -> None:
     given = {"kv_transfer_params": {"do_remote_decode": False, "lmcache.tag.user": "u"}}
     surfaces.run(surfaces.create, server.base_url, extra_body=given)
-    assert server.last.body["kv_transfer_params"] == {"do_remote_decode": False, "lmcache.tag.user": "u", **SKIP}
+    assert server.last.body["kv_transfer_params"] == {
+        "do_remote_decode": False,
+        "lmcache.tag.user": "u",
+        **SKIP,
+    }
     assert given == {"kv_transfer_params": {"do_remote_decode": False, "lmcache.tag.user": "u"}}
 
 
-def test_a_cap_that_would_stop_the_server_is_warned_of_once(instrumented: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cap_that_would_stop_the_server_is_warned_of_once(
+    instrumented: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
     with StandIn() as doomed:
         for _ in range(2):
             with pytest.raises(Exception, match="500"):
-                surfaces.run(surfaces.create, doomed.base_url, extra_body={"kv_transfer_params": {"lmcache.max_offload_tokens": "0"}})
+                surfaces.run(
+                    surfaces.create,
+                    doomed.base_url,
+                    extra_body={"kv_transfer_params": {"lmcache.max_offload_tokens": "0"}},
+                )
         assert doomed.last.body["kv_transfer_params"] == {"lmcache.max_offload_tokens": "0"}
-    assert [record.levelname for record in caplog.records if record.name == "otel_kvpolicy"] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if record.name == "otel_kvpolicy"] == [
+        "WARNING"
+    ]
 
 
 def test_policy_and_hook_options(server: StandIn, telemetry: Telemetry) -> None:

@@ -64,28 +64,58 @@ def without_hint(raw: bytes) -> bytes:
 
 text = st.text(st.characters(codec="utf-8"), max_size=30)
 scalar = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | text
-value = st.recursive(scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=8)
+value = st.recursive(
+    scalar,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
 message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "strange"]), "content": value},
+    {
+        "role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "strange"]),
+        "content": value,
+    },
     optional={"name": text, "tool_calls": st.lists(value, max_size=2), "extra": value},
 )
 body = st.fixed_dictionaries(
     {"messages": st.lists(message | value, max_size=5)},
-    optional={"temperature": st.integers(0, 2), "tools": st.lists(value, max_size=2), "seed": st.integers(0, 99), "user": text},
+    optional={
+        "temperature": st.integers(0, 2),
+        "tools": st.lists(value, max_size=2),
+        "seed": st.integers(0, 99),
+        "user": text,
+    },
 )
 extra = st.dictionaries(st.text("abcdef", min_size=1, max_size=5), value, max_size=3)
-params = st.dictionaries(st.sampled_from(["do_remote_decode", "lmcache.tag.a", "remote_host"]), scalar, min_size=1, max_size=2)
+params = st.dictionaries(
+    st.sampled_from(["do_remote_decode", "lmcache.tag.a", "remote_host"]),
+    scalar,
+    min_size=1,
+    max_size=2,
+)
 
 
 @given(call=body, extra_body=st.none() | extra, own=st.none() | params)
-@example(call={"messages": []}, extra_body={"messages": [{"role": "assistant", "content": "over"}]}, own=None)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-def test_the_body_differs_in_the_hint_only(client: OpenAI, server: StandIn, call: Any, extra_body: Any, own: Any) -> None:
+@example(
+    call={"messages": []},
+    extra_body={"messages": [{"role": "assistant", "content": "over"}]},
+    own=None,
+)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
+)
+def test_the_body_differs_in_the_hint_only(
+    client: OpenAI, server: StandIn, call: Any, extra_body: Any, own: Any
+) -> None:
     if own is not None:
         extra_body = {**(extra_body or {}), "kv_transfer_params": own}
 
     def make() -> dict[str, Any]:
-        return {"model": "stand-in", "max_tokens": 1, **copy.deepcopy(call), "extra_body": copy.deepcopy(extra_body)}
+        return {
+            "model": "stand-in",
+            "max_tokens": 1,
+            **copy.deepcopy(call),
+            "extra_body": copy.deepcopy(extra_body),
+        }
 
     hinted, plain = with_and_without(client, server, make)
     assert hinted.same_end(plain), (hinted.error, plain.error)
@@ -121,21 +151,37 @@ ODD_CALLS: dict[str, Any] = {
     "keys_that_are_numbers": lambda: {"messages": [{"role": "user", "content": "hi", 7: "seven"}]},
     "extra_keys_that_are_numbers": lambda: {"messages": [], "extra_body": {7: "seven"}},
     "surrogates": lambda: {"messages": [{"role": "user", "content": "\ud800"}]},
-    "not_a_number": lambda: {"messages": [{"role": "user", "content": "hi"}], "temperature": float("nan")},
+    "not_a_number": lambda: {
+        "messages": [{"role": "user", "content": "hi"}],
+        "temperature": float("nan"),
+    },
     "bytes": lambda: {"messages": [{"role": "user", "content": b"hi"}]},
     "ten_megabytes": lambda: {"messages": [{"role": "user", "content": "x" * 10_000_000}]},
     "deep": lambda: {"messages": [{"role": "user", "content": [deep(200)]}]},
     "bottomless": lambda: {"messages": [{"role": "user", "content": [deep(20_000)]}]},
-    "body_that_is_no_mapping": lambda: {"messages": [{"role": "user", "content": "hi"}], "extra_body": ["x"]},
+    "body_that_is_no_mapping": lambda: {
+        "messages": [{"role": "user", "content": "hi"}],
+        "extra_body": ["x"],
+    },
     "empty_extra_body": lambda: {"messages": [{"role": "user", "content": "hi"}], "extra_body": {}},
-    "params_that_are_text": lambda: {"messages": [{"role": "user", "content": "hi"}], "extra_body": {"kv_transfer_params": "x"}},
-    "params_that_are_none": lambda: {"messages": [{"role": "user", "content": "hi"}], "extra_body": {"kv_transfer_params": None}},
+    "params_that_are_text": lambda: {
+        "messages": [{"role": "user", "content": "hi"}],
+        "extra_body": {"kv_transfer_params": "x"},
+    },
+    "params_that_are_none": lambda: {
+        "messages": [{"role": "user", "content": "hi"}],
+        "extra_body": {"kv_transfer_params": None},
+    },
 }
 
 
 @pytest.mark.parametrize("name", ODD_CALLS)
-def test_bad_input_ends_as_it_would_without_us(client: OpenAI, server: StandIn, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    hinted, plain = with_and_without(client, server, lambda: {"model": "stand-in", "max_tokens": 1, **ODD_CALLS[name]()})
+def test_bad_input_ends_as_it_would_without_us(
+    client: OpenAI, server: StandIn, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hinted, plain = with_and_without(
+        client, server, lambda: {"model": "stand-in", "max_tokens": 1, **ODD_CALLS[name]()}
+    )
     assert hinted.same_end(plain), (hinted.error, plain.error)
     assert str(hinted.error) == str(plain.error)
     assert len(hinted.sent) == len(plain.sent)
@@ -148,7 +194,9 @@ def test_bad_input_ends_as_it_would_without_us(client: OpenAI, server: StandIn, 
     assert "failed with" not in caplog.text
 
 
-def test_post_with_a_body_that_is_no_mapping(client: OpenAI, server: StandIn, instrumented: Telemetry) -> None:
+def test_post_with_a_body_that_is_no_mapping(
+    client: OpenAI, server: StandIn, instrumented: Telemetry
+) -> None:
     for content in ([1, 2], "text", None):
         with pytest.raises(Exception, match="40"):
             client.post("/chat/completions", body=content, cast_to=object)
@@ -156,8 +204,15 @@ def test_post_with_a_body_that_is_no_mapping(client: OpenAI, server: StandIn, in
     assert all(b"lmcache" not in request.raw for request in server.requests)
 
 
-def test_a_body_from_post_keeps_the_place_of_its_own_params(client: OpenAI, server: StandIn, instrumented: Telemetry) -> None:
-    given = {"kv_transfer_params": {"x": 1}, "model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+def test_a_body_from_post_keeps_the_place_of_its_own_params(
+    client: OpenAI, server: StandIn, instrumented: Telemetry
+) -> None:
+    given = {
+        "kv_transfer_params": {"x": 1},
+        "model": "stand-in",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 1,
+    }
     client.post("/chat/completions", body=given, cast_to=object)
     assert list(server.last.body) == ["kv_transfer_params", "model", "messages", "max_tokens"]
     assert given["kv_transfer_params"] == {"x": 1}
@@ -176,7 +231,11 @@ def test_the_result_is_the_clients_own_object(
         return made[-1]
 
     monkeypatch.setattr(SyncAPIClient, "_process_response", keep)
-    call: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    call: dict[str, Any] = {
+        "model": "stand-in",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 2,
+    }
     assert client.chat.completions.create(**call) is made[-1]
     assert client.chat.completions.with_raw_response.create(**call) is made[-1]
     stream = client.chat.completions.create(**call, stream=True)
@@ -184,7 +243,9 @@ def test_the_result_is_the_clients_own_object(
     stream.close()
 
 
-def test_a_client_that_is_given_another_base_url_calls_another_server(client: OpenAI, server: StandIn, instrumented: Telemetry) -> None:
+def test_a_client_that_is_given_another_base_url_calls_another_server(
+    client: OpenAI, server: StandIn, instrumented: Telemetry
+) -> None:
     question = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}]}
     local, named = server.base_url, server.base_url.replace("127.0.0.1", "localhost")
     for url in (local, named, local):

@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from otel_kvpolicy.policy.adaptive import AdaptiveRule
-from otel_kvpolicy.policy.chain import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 
 SYSTEM = "You answer questions about the harbour. " * 100

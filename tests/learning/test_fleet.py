@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from otel_kvpolicy import configure, learning, settings
-from otel_kvpolicy.learning import Learner
-from otel_kvpolicy.learning.fleet import KEY, Fleet
-from otel_kvpolicy.policy.chain import chain_of
-from otel_kvpolicy.policy.reuse_table import MAX_CLASSES, CallClass
+from otel_kvpolicy import configure, settings
+from otel_kvpolicy import persistence as learning
+from otel_kvpolicy.persistence import Learner
+from otel_kvpolicy.persistence.fleet import KEY, Fleet
+from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.reuse_table import MAX_CLASSES, CallClass
 from otel_kvpolicy.requests import read_chat
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
@@ -43,7 +44,17 @@ class Server:
 
     def start(self) -> Any:
         self._process = subprocess.Popen(
-            [self._program, "--port", "0", "--unixsocket", self.socket, "--save", "", "--dir", self.socket.parent],
+            [
+                self._program,
+                "--port",
+                "0",
+                "--unixsocket",
+                self.socket,
+                "--save",
+                "",
+                "--dir",
+                self.socket.parent,
+            ],
             stdout=subprocess.DEVNULL,
         )
         client = redis.Redis(unix_socket_path=str(self.socket), decode_responses=True)
@@ -145,22 +156,37 @@ def test_a_store_that_was_emptied_makes_nobody_forget(store: Server) -> None:
     other.learner.rule.give_back({group: (700.0, 700.0)})
     other.learner.sync()
     one.learner.sync()
-    assert one.learner.rule.export()["classes"] == other.learner.rule.export()["classes"] == [(*group, 701.0, 700.0)]
+    assert (
+        one.learner.rule.export()["classes"]
+        == other.learner.rule.export()["classes"]
+        == [(*group, 701.0, 700.0)]
+    )
 
 
-@pytest.mark.parametrize("counts", ["nan nan", "inf inf", "1e308 1e308", "-1 5", "1 -5", "1 nan", "x"])
+@pytest.mark.parametrize(
+    "counts", ["nan nan", "inf inf", "1e308 1e308", "-1 5", "1 -5", "1 nan", "x"]
+)
 def test_counts_that_make_no_sense_are_begun_anew(store: Server, counts: str) -> None:
     client = store.start()
     client.hset(KEY, '["a", 0, 1, 0]', counts)
     fleet = Fleet(store.url)
-    assert fleet.exchange({CallClass("a", 0, 1, 0): (2.0, 1.0)}) == [(CallClass("a", 0, 1, 0), 2.0, 1.0)]
+    assert fleet.exchange({CallClass("a", 0, 1, 0): (2.0, 1.0)}) == [
+        (CallClass("a", 0, 1, 0), 2.0, 1.0)
+    ]
     fleet.close()
 
 
 def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
     client = store.start()
     client.hset(
-        KEY, mapping={"nonsense": "x", '["a", 0, 99, 0]': "1 1", '["a", 0, 1]': "1 1", '["b", 0, 1, 0]': "nan 1", '["c", 0, 1, 0]': "1"}
+        KEY,
+        mapping={
+            "nonsense": "x",
+            '["a", 0, 99, 0]': "1 1",
+            '["a", 0, 1]': "1 1",
+            '["b", 0, 1, 0]': "nan 1",
+            '["c", 0, 1, 0]': "1",
+        },
     )
     process = Process(store.url)
     process.learner.sync()
@@ -180,7 +206,9 @@ def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
 def test_the_table_is_bounded_and_follows_its_traffic(store: Server) -> None:
     client = store.start()
     process = Process(store.url)
-    fleet_new = {CallClass(f"agent {number}", 0, 1, 0): (1.0, 1.0) for number in range(MAX_CLASSES + 100)}
+    fleet_new = {
+        CallClass(f"agent {number}", 0, 1, 0): (1.0, 1.0) for number in range(MAX_CLASSES + 100)
+    }
     fleet = Fleet(store.url)
     assert len(fleet.exchange(fleet_new)) == MAX_CLASSES
     group = CallClass("agent 1", 0, 1, 0)
@@ -204,8 +232,12 @@ def test_an_agent_of_any_name_is_shared(store: Server) -> None:
     assert other.learner.rule.export()["classes"] == [(*group, 3.0, 1.0)]
 
 
-@pytest.mark.parametrize("password", ["canary/1", "canary#1", "canary?1", "canary]1", "canary[1", "canary\udcff"])
-def test_no_password_is_logged(password: str, server: StandIn, instrumented: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "password", ["canary/1", "canary#1", "canary?1", "canary]1", "canary[1", "canary\udcff"]
+)
+def test_no_password_is_logged(
+    password: str, server: StandIn, instrumented: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
     configure(rule="adaptive", redis_url=f"redis://:{password}@127.0.0.1:1/0")
     with OpenAI(base_url=server.base_url, api_key="key") as client:
@@ -213,7 +245,9 @@ def test_no_password_is_logged(password: str, server: StandIn, instrumented: Tel
     learned = learning.learner(configure(), lambda *_: None)
     assert learned is not None
     learned.sync()
-    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"redis"}
+    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {
+        "redis"
+    }
     assert "redis failed" in caplog.text
     assert "canary" not in caplog.text
 
@@ -241,13 +275,39 @@ def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_p
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OTEL_", "KV_CACHE_"))
+        }
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        knobs = {"KV_CACHE_RULE": "adaptive", "KV_CACHE_STATE_FILE": str(path), "KV_CACHE_REDIS_URL": url}
-        options = ["--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter", "none"]
-        command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), *options, sys.executable, "-c", APP]
+        knobs = {
+            "KV_CACHE_RULE": "adaptive",
+            "KV_CACHE_STATE_FILE": str(path),
+            "KV_CACHE_REDIS_URL": url,
+        }
+        options = [
+            "--traces_exporter",
+            "none",
+            "--metrics_exporter",
+            "none",
+            "--logs_exporter",
+            "none",
+        ]
+        command = [
+            str(Path(sys.executable).with_name("opentelemetry-instrument")),
+            *options,
+            sys.executable,
+            "-c",
+            APP,
+        ]
         try:
-            subprocess.run(command, env={**clean, **knobs, "OPENAI_BASE_URL": server.base_url}, check=True, timeout=45)
+            subprocess.run(
+                command,
+                env={**clean, **knobs, "OPENAI_BASE_URL": server.base_url},
+                check=True,
+                timeout=45,
+            )
         finally:
             over.set()
     assert path.exists()
@@ -255,7 +315,8 @@ def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_p
 
 FORKING = """
 import os, threading
-from otel_kvpolicy import configure, learning
+from otel_kvpolicy import configure
+from otel_kvpolicy import persistence as learning
 
 learning.started = threading.Event()
 learned = learning.learner(configure(rule="adaptive", redis_url="redis://127.0.0.1:1/0"), lambda *_: None)
@@ -272,7 +333,7 @@ print("ended", flush=True)
 
 SLOW = """
 import threading
-from otel_kvpolicy import learning
+from otel_kvpolicy import persistence as learning
 learning.started.set()
 threading.Event().wait(1)
 """
@@ -282,7 +343,9 @@ def test_a_worker_forked_while_redis_is_imported_can_import_it(tmp_path: Path) -
     (tmp_path / "redis.py").write_text(SLOW)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
     command = [sys.executable, "-c", FORKING]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.communicate(timeout=20)[0] == "ended\n"
         except subprocess.TimeoutExpired:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from otel_kvpolicy import configure, learning
-from otel_kvpolicy.learning import state_file
-from otel_kvpolicy.policy.adaptive import AdaptiveRule
+from otel_kvpolicy import configure
+from otel_kvpolicy import persistence as learning
+from otel_kvpolicy.persistence import state_file
+from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
@@ -30,7 +31,9 @@ with OpenAI(api_key="key") as client:
 
 def call(server: StandIn) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
-        assert client.chat.completions.create(model="stand-in", messages=[said("user", "hi")], max_tokens=2).choices
+        assert client.chat.completions.create(
+            model="stand-in", messages=[said("user", "hi")], max_tokens=2
+        ).choices
 
 
 def failed(seam: str, error: Exception) -> None:
@@ -47,17 +50,35 @@ def restart(path: Path) -> AdaptiveRule:
 
 def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "state" / "learned.json"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
-    settings = {"OPENAI_BASE_URL": server.base_url, "KV_CACHE_RULE": "adaptive", "KV_CACHE_STATE_FILE": str(path)}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "KV_CACHE_"))
+    }
+    settings = {
+        "OPENAI_BASE_URL": server.base_url,
+        "KV_CACHE_RULE": "adaptive",
+        "KV_CACHE_STATE_FILE": str(path),
+    }
     options = ["--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter", "none"]
-    command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), *options, sys.executable, "-c", APP]
+    command = [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        *options,
+        sys.executable,
+        "-c",
+        APP,
+    ]
     for runs in (1, 2):
         subprocess.run(command, env={**clean, **settings}, check=True, timeout=60)
-        assert [group[:4] for group in json.loads(path.read_text())["classes"]] == [["", 0, 2, 0]], runs
+        assert [group[:4] for group in json.loads(path.read_text())["classes"]] == [
+            ["", 0, 2, 0]
+        ], runs
     assert [file.name for file in path.parent.iterdir()] == ["learned.json"]
 
 
-def test_it_is_written_and_read_whole(server: StandIn, instrumented: Telemetry, tmp_path: Path) -> None:
+def test_it_is_written_and_read_whole(
+    server: StandIn, instrumented: Telemetry, tmp_path: Path
+) -> None:
     path = tmp_path / "learned.json"
     configure(rule="adaptive", state_file=str(path))
     call(server)
@@ -81,7 +102,9 @@ def counts(state: dict[str, Any]) -> dict[tuple[Any, ...], float]:
 
 
 @pytest.mark.parametrize("end", [False, True])
-def test_a_file_set_while_the_process_runs_is_read_before_it_is_written(tmp_path: Path, end: bool) -> None:
+def test_a_file_set_while_the_process_runs_is_read_before_it_is_written(
+    tmp_path: Path, end: bool
+) -> None:
     path = taught_file(tmp_path)
     before = json.loads(path.read_text())
     configure(rule="adaptive")
@@ -102,16 +125,25 @@ def test_what_was_learned_before_a_file_was_set_counts_too(tmp_path: Path) -> No
     learned.rule._clock = lambda: 3 * clock[0]  # comes back later than what the file tells of
     teach(learned.rule, clock)
     own = learned.rule.export()
-    for name in (path, path, other, path):  # read once: what it holds afterwards is what this process has written
+    for name in (
+        path,
+        path,
+        other,
+        path,
+    ):  # read once: what it holds afterwards is what this process has written
         configure(state_file=str(name))
         learned.sync()
         written = json.loads(name.read_text())
-        assert counts(written) == {group: counts(before)[group] + calls for group, calls in counts(own).items()}
+        assert counts(written) == {
+            group: counts(before)[group] + calls for group, calls in counts(own).items()
+        }
         assert written["lifetime"] == own["lifetime"] != before["lifetime"]
         assert written["gap_seconds"] == own["gap_seconds"] != before["gap_seconds"]
 
 
-def test_a_damaged_file_set_while_the_process_runs_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_set_while_the_process_runs_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "learned.json"
     path.write_text("{")
     configure(rule="adaptive")
@@ -123,7 +155,9 @@ def test_a_damaged_file_set_while_the_process_runs_is_set_aside(tmp_path: Path, 
     assert str(path) in caplog.text
 
 
-def test_a_file_that_cannot_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, faults = taught_file(tmp_path), []
     before = path.read_bytes()
 
@@ -132,7 +166,9 @@ def test_a_file_that_cannot_be_read_is_not_written(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", unreadable)
-        learned = learning.Learner(configure(rule="adaptive", state_file=str(path)), lambda seam, _: faults.append(seam))
+        learned = learning.Learner(
+            configure(rule="adaptive", state_file=str(path)), lambda seam, _: faults.append(seam)
+        )
         learned.sync()
     assert faults == ["state_file"] * 2
     assert path.read_bytes() == before
@@ -154,32 +190,46 @@ def with_reuse(reuse: str) -> bytes:
     ids=range(11),
 )  # fmt: skip
 def test_a_damaged_file_is_set_aside_with_a_warning(
-    server: StandIn, instrumented: Telemetry, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+    server: StandIn,
+    instrumented: Telemetry,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
 ) -> None:
     path = tmp_path / "learned.json"
     path.write_bytes(content)
     configure(rule="adaptive", state_file=str(path))
     call(server)
     assert path.with_name("learned.json.damaged").read_bytes() == content
-    [said] = [record.message for record in caplog.records if "KV_CACHE_STATE_FILE" in record.message]
+    [said] = [
+        record.message for record in caplog.records if "KV_CACHE_STATE_FILE" in record.message
+    ]
     assert str(path) in said
     assert instrumented.total("kvpolicy.errors") == 0
 
 
-def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(server: StandIn, instrumented: Telemetry, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(
+    server: StandIn, instrumented: Telemetry, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     configure(rule="adaptive", state_file=str(tmp_path / "file" / "learned.json"))
     call(server)
     learned = learning.learner(configure(), failed)
     assert learned is not None
     learned.sync()
-    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"state_file"}
+    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {
+        "state_file"
+    }
 
 
-def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(server: StandIn, instrumented: Telemetry, tmp_path: Path) -> None:
+def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(
+    server: StandIn, instrumented: Telemetry, tmp_path: Path
+) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = os.open(path, os.O_RDWR)  # so that who reads it all the same fails this test, and does not hang it
+    writer = os.open(
+        path, os.O_RDWR
+    )  # so that who reads it all the same fails this test, and does not hang it
     os.write(writer, b"x")
     configure(rule="adaptive", state_file=str(path))
     thread = threading.Thread(target=call, args=(server,), daemon=True)
@@ -191,7 +241,9 @@ def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(server: Sta
     learned.sync()
     assert path.is_fifo()
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
-    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {"state_file"}
+    assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {
+        "state_file"
+    }
     os.close(writer)
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_kvpolicy import KVCacheDecision
-from otel_kvpolicy.policy.adaptive import AdaptiveCall, AdaptiveRule
-from otel_kvpolicy.policy.chain import GivenChain, chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import GivenChain, chain_of
+from otel_kvpolicy.policy.adaptive.rule import AdaptiveCall, AdaptiveRule
 from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import reader_of
 
@@ -33,7 +33,9 @@ class Client:
         self._stored: dict[str, float] = {}
         self._count = 0
 
-    def ask(self, messages: list[dict[str, Any]], role: str | None = None) -> tuple[KVCacheDecision, AdaptiveCall]:
+    def ask(
+        self, messages: list[dict[str, Any]], role: str | None = None
+    ) -> tuple[KVCacheDecision, AdaptiveCall]:
         """Decides for a call, and tells what the cache had of it where there is one."""
         body = {"model": "m", "messages": messages}
         read = reader_of("/chat/completions")
@@ -43,7 +45,9 @@ class Client:
             self._answer(messages, decision, call)
         return decision, call
 
-    def _answer(self, messages: list[dict[str, Any]], decision: KVCacheDecision, call: AdaptiveCall) -> None:
+    def _answer(
+        self, messages: list[dict[str, Any]], decision: KVCacheDecision, call: AdaptiveCall
+    ) -> None:
         assert self.keeps is not None
         texts = [json.dumps(messages[: end + 1]) for end in range(len(messages))]
         held = 0
@@ -62,18 +66,31 @@ class Client:
         self._count += 1
         return self.ask([said("user", f"once {self._count} " + "pier " * 1000)], role)
 
-    def talk(self, gap: float, calls: int = 2, role: str | None = None) -> list[tuple[KVCacheDecision, AdaptiveCall]]:
+    def talk(
+        self, gap: float, calls: int = 2, role: str | None = None
+    ) -> list[tuple[KVCacheDecision, AdaptiveCall]]:
         """A conversation whose calls come ``gap`` seconds apart."""
         self._count += 1
         messages = [said("system", SYSTEM), said("user", f"talk {self._count} " + "quay " * 1000)]
         found = []
         for number in range(calls):
             found.append(self.ask(messages, role))
-            messages = [*messages, said("assistant", f"answer {number} " * 20), said("user", f"and {number}? " + "mole " * 400)]
+            messages = [
+                *messages,
+                said("assistant", f"answer {number} " * 20),
+                said("user", f"and {number}? " + "mole " * 400),
+            ]
             self.now += gap
         return found
 
-    def train(self, rounds: int, *, gap: float = 10, once: int = 1, roles: tuple[str | None, str | None] = (None, None)) -> None:
+    def train(
+        self,
+        rounds: int,
+        *,
+        gap: float = 10,
+        once: int = 1,
+        roles: tuple[str | None, str | None] = (None, None),
+    ) -> None:
         """Conversations, and between them calls that never come back."""
         for _ in range(rounds):
             self.talk(gap, role=roles[0])
@@ -89,7 +106,11 @@ def said(role: str, content: str) -> dict[str, Any]:
 def test_what_is_not_known_is_stored() -> None:
     decision, call = Client().once()
     assert not decision.skip_save
-    assert (call.why.code, call.why.survival, call.why.keeps_seconds) == ("reuse_expected", None, None)
+    assert (call.why.code, call.why.survival, call.why.keeps_seconds) == (
+        "reuse_expected",
+        None,
+        None,
+    )
     assert "theta is at its floor" in call.why.sentence
 
 
@@ -115,7 +136,9 @@ def test_the_lifetime_of_the_cache_is_learned(keeps: float) -> None:
     draw = random.Random(3)
     client = Client(keeps)
     for _ in range(600):
-        client.talk(draw.lognormvariate(4.6, 1.5))  # gaps around a hundred seconds, from seconds to an hour
+        client.talk(
+            draw.lognormvariate(4.6, 1.5)
+        )  # gaps around a hundred seconds, from seconds to an hour
     why = client.once()[1].why
     assert why.keeps_seconds is not None
     assert keeps / 2 < why.keeps_seconds < keeps * 2
@@ -143,7 +166,9 @@ def pressed(**options: Any) -> Client:
 
 def test_what_comes_back_too_late_is_skipped_under_pressure() -> None:
     client = pressed()
-    assert client.talk(10, role="slow")[0][1].why.code == "shared_prefix_lost"  # nobody had asked for the system prompt for too long
+    assert (
+        client.talk(10, role="slow")[0][1].why.code == "shared_prefix_lost"
+    )  # nobody had asked for the system prompt for too long
     assert client.talk(10, role="slow")[0][1].why.code == "reuse_unlikely"
     assert client.talk(10, role="quick")[0][1].why.code == "reuse_expected"
 
@@ -201,10 +226,15 @@ def test_a_shared_prefix_that_was_lost_is_stored_again_whatever_its_class() -> N
 def test_a_server_that_does_not_keep_it_is_not_asked_for_ever() -> None:
     client = Client(floor=0.5)
     codes = [lost(client).why.code] + [
-        client.ask([said("system", SYSTEM * 2), said("user", f"again {number} " + "pier " * 1000)])[1].why.code for number in range(20)
+        client.ask([said("system", SYSTEM * 2), said("user", f"again {number} " + "pier " * 1000)])[
+            1
+        ].why.code
+        for number in range(20)
     ]
     for _ in range(20):
-        _, call = client.ask([said("system", SYSTEM * 2), said("user", f"more {client.now} " + "pier " * 1000)])
+        _, call = client.ask(
+            [said("system", SYSTEM * 2), said("user", f"more {client.now} " + "pier " * 1000)]
+        )
         client.rule.observe(call, 0, call.total_chars // TOKENS)
         client.now += 1
         codes.append(call.why.code)
@@ -219,7 +249,9 @@ def test_what_was_not_stored_says_nothing_of_pressure() -> None:
         _, call = client.ask(messages)
         client.rule.settle(call, stored=False)  # only watching, or the caller's own choice
         client.now += 10
-        _, after = client.ask([*messages, said("assistant", "yes " * 50), said("user", "and? " * 500)])
+        _, after = client.ask(
+            [*messages, said("assistant", "yes " * 50), said("user", "and? " * 500)]
+        )
         client.rule.observe(after, 0, after.total_chars // TOKENS)
         client.rule.settle(after, stored=False)
         client.now += 10
@@ -232,7 +264,9 @@ def test_only_what_lmcache_had_counts_where_the_server_says() -> None:
         messages = [said("user", f"talk {client.now} " + "quay " * 1000)]
         client.ask(messages)
         client.now += 10
-        _, after = client.ask([*messages, said("assistant", "yes " * 50), said("user", "and? " * 500)])
+        _, after = client.ask(
+            [*messages, said("assistant", "yes " * 50), said("user", "and? " * 500)]
+        )
         tokens = after.total_chars // TOKENS
         client.rule.observe(after, tokens, tokens, lmcache_tokens=0)
         client.now += 10
@@ -260,7 +294,11 @@ def test_what_was_learned_goes_on_in_another_process() -> None:
     other.rule.restore(state)
     other.talk(10)  # the system prompt, which it has not seen
     mine, theirs = client.talk(300, role="slow")[0][1].why, other.talk(300, role="slow")[0][1].why
-    assert (mine.code, mine.theta, mine.keeps_seconds) == (theirs.code, pytest.approx(theirs.theta, rel=0.05), theirs.keeps_seconds)
+    assert (mine.code, mine.theta, mine.keeps_seconds) == (
+        theirs.code,
+        pytest.approx(theirs.theta, rel=0.05),
+        theirs.keeps_seconds,
+    )
     assert mine.reuse == pytest.approx(theirs.reuse, abs=0.02)
 
 
@@ -313,7 +351,9 @@ def test_a_fleet_shares_its_classes() -> None:
     second.rule.adopt([(group, calls, returned) for group, (calls, returned) in fleet.items()])
     assert second.once("batch")[0].skip_save
     assert not second.talk(10, role="chat")[0][0].skip_save
-    second.rule.adopt([(next(iter(fleet)), float("nan"), 1.0), (next(iter(fleet)), -5.0, 1.0)])  # passed over
+    second.rule.adopt(
+        [(next(iter(fleet)), float("nan"), 1.0), (next(iter(fleet)), -5.0, 1.0)]
+    )  # passed over
     assert second.once("batch")[0].skip_save
 
 
@@ -342,8 +382,17 @@ def test_memory_is_bounded() -> None:
     sizes = []
     tracemalloc.start()
     for number in range(30_000):
-        body = {"messages": [said("user", f"{number}"), said("assistant", "a"), said("user", "b"), said("assistant", "c")]}
-        call = client.rule.decide(CallText(user_chars=number * 10), f"role {number}", chain_of(body, client.rule.key))[1]
+        body = {
+            "messages": [
+                said("user", f"{number}"),
+                said("assistant", "a"),
+                said("user", "b"),
+                said("assistant", "c"),
+            ]
+        }
+        call = client.rule.decide(
+            CallText(user_chars=number * 10), f"role {number}", chain_of(body, client.rule.key)
+        )[1]
         client.rule.observe(call, 0, 100)
         client.now += 0.1
         if number in {15_000, 29_999}:
@@ -368,11 +417,16 @@ def test_memory_is_bounded() -> None:
         max_size=60,
     )
 )
-def test_no_answer_fails_it(steps: list[tuple[float, int, int, int, int, int | None, bool]]) -> None:
+def test_no_answer_fails_it(
+    steps: list[tuple[float, int, int, int, int, int | None, bool]],
+) -> None:
     client = Client(floor=0.02)
     for wait, talk, replies, cached, prompt, lmcache, stored in steps:
         client.now += wait  # clocks may go back
-        messages = [said("user", f"{talk}" * 400), *(said("assistant", f"{number}" * 400) for number in range(replies))]
+        messages = [
+            said("user", f"{talk}" * 400),
+            *(said("assistant", f"{number}" * 400) for number in range(replies)),
+        ]
         decision, call = client.ask(messages, f"{talk}")
         client.rule.observe(call, cached, prompt, lmcache)
         client.rule.settle(call, stored=stored)
@@ -381,7 +435,16 @@ def test_no_answer_fails_it(steps: list[tuple[float, int, int, int, int, int | N
         assert decision.skip_save == (call.why.code == "reuse_unlikely")
 
 
-@pytest.mark.parametrize("option", [{"floor": -0.1}, {"floor": 0.6}, {"max_calls": 0}, {"chunk_tokens": 0}, {"chars_per_token": 0}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"floor": -0.1},
+        {"floor": 0.6},
+        {"max_calls": 0},
+        {"chunk_tokens": 0},
+        {"chars_per_token": 0},
+    ],
+)
 def test_numbers_out_of_range_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"floor|above zero"):
         AdaptiveRule(**option)
@@ -396,7 +459,9 @@ def test_a_call_without_messages_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("grows", [40, 260, 300, 500, 1000])
-def test_a_cache_that_keeps_whole_chunks_has_lost_nothing_where_a_prompt_ends_within_one(grows: int) -> None:
+def test_a_cache_that_keeps_whole_chunks_has_lost_nothing_where_a_prompt_ends_within_one(
+    grows: int,
+) -> None:
     now = [0.0]
     rule = AdaptiveRule(clock=lambda: now[0])
     survivals = set()
@@ -425,7 +490,9 @@ def test_a_signal_handler_may_make_a_call_of_its_own_within_a_decision() -> None
             rule.decide(CallText(), "handler", GivenChain([1], [1]))
             return 0
 
-    thread = threading.Thread(target=rule.decide, args=(CallText(), "", GivenChain([Interrupted()], [1])), daemon=True)
+    thread = threading.Thread(
+        target=rule.decide, args=(CallText(), "", GivenChain([Interrupted()], [1])), daemon=True
+    )
     thread.start()
     thread.join(20)
     assert not thread.is_alive()

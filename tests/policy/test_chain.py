@@ -11,23 +11,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.chain import EMPTY_CHAIN, Chain, GivenChain
-from otel_kvpolicy.policy.chain import chain_of as lazy_chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import EMPTY_CHAIN, Chain, GivenChain
+from otel_kvpolicy.policy.adaptive.boundaries import chain_of as lazy_chain_of
 from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import read_chat, read_responses
 
 KEY = 7
 PARTS = st.one_of(
     st.text(max_size=5),
-    st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}), max_size=2),
+    st.lists(
+        st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}), max_size=2
+    ),
     st.none(),
 )
 MESSAGES = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": PARTS}), max_size=30
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": PARTS}
+    ),
+    max_size=30,
 )
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -49,7 +56,9 @@ TALK = [
 def spelled(chain: Chain) -> GivenChain:
     """All boundaries of a chain, from the start on."""
     hashes = list(chain.backwards())[::-1]
-    return GivenChain(hashes, [chain.chars_before(at) for at in range(-len(hashes), 0)], chain.parent)
+    return GivenChain(
+        hashes, [chain.chars_before(at) for at in range(-len(hashes), 0)], chain.parent
+    )
 
 
 def chain_of(body: Mapping[str, Any], key: int, text: CallText | None = None) -> GivenChain:
@@ -101,8 +110,18 @@ def test_what_stands_before_tells_prompts_apart(changed: dict[str, Any]) -> None
 
 def test_tool_calls_tell_prompts_apart() -> None:
     def after(arguments: str) -> GivenChain:
-        call = {"id": arguments, "type": "function", "function": {"name": "tide", "arguments": arguments}}
-        return chain([TALK[1], said("assistant", None, tool_calls=[call]), said("tool", "7", tool_call_id=arguments)])
+        call = {
+            "id": arguments,
+            "type": "function",
+            "function": {"name": "tide", "arguments": arguments},
+        }
+        return chain(
+            [
+                TALK[1],
+                said("assistant", None, tool_calls=[call]),
+                said("tool", "7", tool_call_id=arguments),
+            ]
+        )
 
     assert after("a").hashes[-1] != after("b").hashes[-1]
     assert after("a").hashes[-1] == after("a").hashes[-1]
@@ -120,7 +139,11 @@ def test_another_key_gives_other_hashes() -> None:
 
 
 def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
-    parts = [said("user", [{"type": "text", "text": "hi"}]), said("assistant", [{"type": "text", "text": "yes"}]), said("user", "and?")]
+    parts = [
+        said("user", [{"type": "text", "text": "hi"}]),
+        said("assistant", [{"type": "text", "text": "yes"}]),
+        said("user", "and?"),
+    ]
     assert chain(parts[:1]).hashes[-1] == parent_of(chain(parts))
     objects = [
         SimpleNamespace(role="user", content="hi"),
@@ -141,19 +164,37 @@ def test_responses_requests() -> None:
 
 
 def test_a_picture_or_an_item_later_does_not_hide_the_plain_beginning() -> None:
-    picture = said("user", [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,"}}])
+    picture = said(
+        "user",
+        [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,"}}],
+    )
     for earlier in (TALK[:2], TALK[:4]):
         later = chain([*earlier, said("assistant", "yes"), picture])
         assert parent_of(later) == chain(earlier).hashes[-1]
     call = {"id": "1", "type": "function", "function": {"name": "tide", "arguments": "{}"}}
-    tools = [TALK[1], said("assistant", None, tool_calls=[call]), said("tool", "7", tool_call_id="1")]
+    tools = [
+        TALK[1],
+        said("assistant", None, tool_calls=[call]),
+        said("tool", "7", tool_call_id="1"),
+    ]
     later = chain([*tools, said("assistant", "yes"), picture])
     assert parent_of(later) == chain(tools).hashes[-1]
 
 
 def test_a_plain_message_in_parts_reads_as_the_parts_do_whatever_else_is_odd() -> None:
-    odd = said("user", [{"type": "text", "text": ["no", "text"]}, {"type": "image_url", "image_url": None}, "text", 7])
-    for first in ([{"type": "text", "text": "see"}], [{"type": "image_url", "image_url": "data:,"}]):
+    odd = said(
+        "user",
+        [
+            {"type": "text", "text": ["no", "text"]},
+            {"type": "image_url", "image_url": None},
+            "text",
+            7,
+        ],
+    )
+    for first in (
+        [{"type": "text", "text": "see"}],
+        [{"type": "image_url", "image_url": "data:,"}],
+    ):
         begun = [said("user", first)]
         assert parent_of(chain([*begun, said("assistant", "yes"), odd])) == chain(begun).hashes[-1]
 
@@ -176,7 +217,11 @@ def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
     assert list(found.chars) == sorted(found.chars)
     assert chain(copy.deepcopy(messages)) == found
     assert chain([*messages[:-1], said("user", "a new end")]).hashes[-1] != found.hashes[-1]
-    replies = [at for at, message in enumerate(messages) if at and message["role"] == "assistant" != messages[at - 1]["role"]]
+    replies = [
+        at
+        for at, message in enumerate(messages)
+        if at and message["role"] == "assistant" != messages[at - 1]["role"]
+    ]
     if replies and not isinstance(messages[0]["content"], (list, type(None))):
         before = chain(messages[: replies[-1]])
         if all(isinstance(message["content"], str) for message in messages):
@@ -184,7 +229,11 @@ def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(body=st.dictionaries(st.sampled_from(["messages", "input", "tools", "instructions", "model"]), JSON, max_size=5))
+@given(
+    body=st.dictionaries(
+        st.sampled_from(["messages", "input", "tools", "instructions", "model"]), JSON, max_size=5
+    )
+)
 def test_no_body_fails_it(body: dict[str, Any]) -> None:
     found = chain_of(body, KEY)
     assert len(found.hashes) == len(found.chars) <= 6
@@ -197,10 +246,21 @@ def test_a_cyclic_body_ends() -> None:
 
 
 def test_tools_and_instructions_stand_before_the_first_message() -> None:
-    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 500, "parameters": {"type": "object", "properties": {}}}}]
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "description": "d" * 500,
+                "parameters": {"type": "object", "properties": {}},
+            },
+        }
+    ]
     body = {"messages": TALK[:2], "tools": tools}
     text = read_chat(body)
-    assert chain_of(body, KEY, text).chars[-1] == text.tool_chars + sum(len(message["content"]) for message in TALK[:2])
+    assert chain_of(body, KEY, text).chars[-1] == text.tool_chars + sum(
+        len(message["content"]) for message in TALK[:2]
+    )
     asked = {"input": "hi", "instructions": "rules"}
     assert chain_of(asked, KEY, read_responses(asked)).chars == [len("ruleshi")]
 
@@ -231,13 +291,21 @@ class Cycle(dict[str, Any]):
 def test_a_body_that_holds_itself_is_looked_into_for_a_while_only(where: str) -> None:
     cycle = Cycle()
     said_so = said("assistant", "yes", **({"tool_calls": cycle} if where == "tool_calls" else {}))
-    more = {"model": cycle} if where == "model" else {"tools": [{"name": cycle}]} if where == "tools" else {}
+    more = (
+        {"model": cycle}
+        if where == "model"
+        else {"tools": [{"name": cycle}]}
+        if where == "tools"
+        else {}
+    )
     assert len(chain([said("user", "hi"), said_so, said("tool", "ok")], **more).hashes) == 2
     assert cycle.looks > 0
 
 
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
-def test_a_prompt_that_the_server_holds_is_not_taken_for_what_the_body_says_of_it(field: str) -> None:
+def test_a_prompt_that_the_server_holds_is_not_taken_for_what_the_body_says_of_it(
+    field: str,
+) -> None:
     body = {"model": "m", "input": "and then?"}
     assert len(chain_of(body, KEY).hashes) == 1
     assert chain_of({**body, field: "resp_1"}, KEY) == spelled(EMPTY_CHAIN)

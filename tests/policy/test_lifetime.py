@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.lifetime import Lifetime
+from otel_kvpolicy.policy.adaptive.lifetime import Lifetime
 
 
 def taught(keeps: float, gaps: list[float], reuse: float = 0.5) -> Lifetime:
@@ -82,14 +82,27 @@ def test_it_goes_on_where_it_was() -> None:
     assert other.price == pytest.approx(lifetime.price)
 
 
-@pytest.mark.parametrize("change", [{"held": [-1.0] * 34}, {"lost": [float("nan")] * 34}, {"gaps": [1.0]}, {"reuse": 2}, {"reuse": "x"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"held": [-1.0] * 34},
+        {"lost": [float("nan")] * 34},
+        {"gaps": [1.0]},
+        {"reuse": 2},
+        {"reuse": "x"},
+    ],
+)
 def test_a_state_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Lifetime.restored({**Lifetime().export(), **change})
 
 
 @settings(max_examples=100, deadline=None)
-@given(steps=st.lists(st.tuples(st.floats(-1e9, 1e12), st.booleans(), st.integers(0, 300)), max_size=80))
+@given(
+    steps=st.lists(
+        st.tuples(st.floats(-1e9, 1e12), st.booleans(), st.integers(0, 300)), max_size=80
+    )
+)
 def test_any_order_of_events(steps: list[tuple[float, bool, int]]) -> None:
     lifetime = Lifetime()
     for gap, held, calls in steps:

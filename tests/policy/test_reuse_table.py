@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.reuse_table import MAX_CLASSES, MAX_LABELS, CallClass, ReuseTable, class_of
+from otel_kvpolicy.policy.adaptive.reuse_table import (
+    MAX_CLASSES,
+    MAX_LABELS,
+    CallClass,
+    ReuseTable,
+    class_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,9 @@ def test_labels_and_classes_are_bounded() -> None:
         table.tally(CallClass(f"agent {number}", number % 5, 1 + number % 16, number % 4))
     assert len(table) <= MAX_CLASSES
     assert len({label for label, *_ in table.export()}) <= MAX_LABELS + 1
-    assert table.tally(CallClass("one more", 0, 1, 0)) is table.tally(CallClass("and another", 0, 1, 0))
+    assert table.tally(CallClass("one more", 0, 1, 0)) is table.tally(
+        CallClass("and another", 0, 1, 0)
+    )
 
 
 def test_new_counts_are_given_once_and_taken_back() -> None:

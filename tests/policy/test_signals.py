@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.signals import call_chars, content_chars, history_text, json_chars, message_chars, speaker
+from otel_kvpolicy.policy.signals import (
+    call_chars,
+    content_chars,
+    history_text,
+    json_chars,
+    message_chars,
+    speaker,
+)
 from otel_kvpolicy.requests import read_chat
 
 BASE64 = "A" * 100_000
@@ -21,7 +28,13 @@ BASE64 = "A" * 100_000
     ("content", "chars"),
     [
         ("hello", 5),
-        ([{"type": "text", "text": "hello"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}}], 5),
+        (
+            [
+                {"type": "text", "text": "hello"},
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}},
+            ],
+            5,
+        ),
         ([{"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}], 0),
         ([{"type": "file", "file": {"file_data": BASE64, "filename": "a.pdf"}}], 0),
         (
@@ -54,14 +67,26 @@ def test_returned_data_counts_about_as_its_json() -> None:
 
 def test_a_mapping_of_another_kind_is_read_as_a_dict_is() -> None:
     part = {"type": "text", "text": "quay", "name": "mole"}
-    assert content_chars(MappingProxyType(part)) == content_chars([MappingProxyType(part)]) == len("quaymole")
-    assert content_chars(MappingProxyType({"tide": 7})) == content_chars({"tide": 7}) == json_chars(MappingProxyType({"tide": 7}))
+    assert (
+        content_chars(MappingProxyType(part))
+        == content_chars([MappingProxyType(part)])
+        == len("quaymole")
+    )
+    assert (
+        content_chars(MappingProxyType({"tide": 7}))
+        == content_chars({"tide": 7})
+        == json_chars(MappingProxyType({"tide": 7}))
+    )
 
 
 def test_nothing_is_counted_after_what_holds_itself() -> None:
     loop: dict[str, Any] = {"type": "note", "text": "quay"}
     loop["content"] = [loop]
-    assert content_chars([loop, {"type": "note", "text": "mole"}]) == content_chars([loop]) == len("quay")
+    assert (
+        content_chars([loop, {"type": "note", "text": "mole"}])
+        == content_chars([loop])
+        == len("quay")
+    )
 
 
 @pytest.mark.parametrize("count", [content_chars, json_chars])
@@ -97,7 +122,11 @@ COUNTS = [content_chars, json_chars, lambda content: message_chars({"content": c
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_counting_ends_where_a_value_holds_itself(count: Any) -> None:
-    for content in (ring(text := Text("abc"), 2000), [ring(text, 2000)] * 10_000, [{"rows": ring(text, 2000)}] * 10_000):
+    for content in (
+        ring(text := Text("abc"), 2000),
+        [ring(text, 2000)] * 10_000,
+        [{"rows": ring(text, 2000)}] * 10_000,
+    ):
         count(content)
     assert 0 < text.visits < 10
 
@@ -105,7 +134,10 @@ def test_counting_ends_where_a_value_holds_itself(count: Any) -> None:
 def test_a_body_of_such_contents_ends_as_soon() -> None:
     text = Text("abc")
     content = ring(text, 2000)
-    messages = [{"role": "user", "content": content}, {"role": "assistant", "content": [{"type": "custom", "content": content}]}] * 1000
+    messages = [
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": [{"type": "custom", "content": content}]},
+    ] * 1000
     read_chat({"messages": messages})
     history_text(messages)
     assert text.visits <= 2 * 2 * len(messages)
@@ -119,7 +151,14 @@ def test_one_content_has_one_bound_whatever_its_parts(count: Any) -> None:
     assert 90_000 < text.visits <= 100_000
 
 
-@pytest.mark.parametrize("content", [ring("abc", 1000), [[["abc"] * 1000] * 1000] * 1000, [{str(at): "abc" for at in range(10)}] * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        ring("abc", 1000),
+        [[["abc"] * 1000] * 1000] * 1000,
+        [{str(at): "abc" for at in range(10)}] * 100_000,
+    ],
+)
 def test_counting_remembers_only_the_way_down(content: Any) -> None:
     tracemalloc.start()
     try:
@@ -129,7 +168,9 @@ def test_counting_remembers_only_the_way_down(content: Any) -> None:
         tracemalloc.stop()
 
 
-_NODES = st.lists(st.lists(st.integers(0, 7) | st.none() | st.just("abc"), max_size=3), min_size=1, max_size=8)
+_NODES = st.lists(
+    st.lists(st.integers(0, 7) | st.none() | st.just("abc"), max_size=3), min_size=1, max_size=8
+)
 
 
 @given(nodes=_NODES)
@@ -138,7 +179,10 @@ def test_what_is_counted_is_what_can_be_written(nodes: list[list[Any]]) -> None:
     text = Text("abc")
     made: list[Any] = [{} if at % 2 else [] for at in range(len(nodes))]
     for holder, values in zip(made, nodes, strict=True):
-        held = [text if value == "abc" else value if value is None else made[value % len(made)] for value in values]
+        held = [
+            text if value == "abc" else value if value is None else made[value % len(made)]
+            for value in values
+        ]
         if isinstance(holder, dict):
             holder.update({f"key{at}": value for at, value in enumerate(held)})
         else:
@@ -155,7 +199,21 @@ def test_what_is_counted_is_what_can_be_written(nodes: list[list[Any]]) -> None:
     assert chars == len(written) or not whole
 
 
-@pytest.mark.parametrize("value", ["", "abc", {}, [], {"a": "b"}, ["a", "b"], {"a": ["b", {"c": "d"}], "e": {}}, None, True, [None]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "abc",
+        {},
+        [],
+        {"a": "b"},
+        ["a", "b"],
+        {"a": ["b", {"c": "d"}], "e": {}},
+        None,
+        True,
+        [None],
+    ],
+)
 def test_json_of_text_counts_exactly(value: Any) -> None:
     assert json_chars(value) == len(json.dumps(value))
 
@@ -184,7 +242,10 @@ NAMED = {"name": "ab", "arguments": "cde"}
 def test_what_a_reply_called(calls: Any, chars: int) -> None:
     assert call_chars(calls) == chars
     assert message_chars({"role": "assistant", "content": "xy", "tool_calls": calls}) == 2 + chars
-    assert message_chars(SimpleNamespace(role="assistant", content="xy", tool_calls=calls)) == 2 + chars
+    assert (
+        message_chars(SimpleNamespace(role="assistant", content="xy", tool_calls=calls))
+        == 2 + chars
+    )
 
 
 @pytest.mark.parametrize(

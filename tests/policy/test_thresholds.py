@@ -29,14 +29,24 @@ def reply(text: str = "ok") -> dict[str, str]:
         ({"system_prompt": tokens(1024)}, ["long_shared_prefix(1024>=1024t)"]),
         ({"system_prompt": tokens(2000)}, ["long_shared_prefix(2000>=1024t)"]),
         ({"system_prompt": tokens(1024)[1:]}, ["one_off_short_prompt"]),
-        ({"message_history": [reply()], "user_prompt": "and?"}, ["multi_turn_conversation(1turns)"]),
-        ({"message_history": [{"role": "user", "content": "a"}], "user_prompt": "b"}, ["one_off_short_prompt"]),
+        (
+            {"message_history": [reply()], "user_prompt": "and?"},
+            ["multi_turn_conversation(1turns)"],
+        ),
+        (
+            {"message_history": [{"role": "user", "content": "a"}], "user_prompt": "b"},
+            ["one_off_short_prompt"],
+        ),
         ({"user_prompt": tokens(2048)}, ["large_fixed_context(2048>=2048t)"]),
         ({"user_prompt": tokens(2047)}, ["one_off_short_prompt"]),
         ({"rag_context": tokens(1024)}, ["large_rag_context(1024>=1024t)"]),
         ({"rag_context": tokens(1023)}, ["one_off_short_prompt"]),
         (
-            {"system_prompt": tokens(1024), "rag_context": tokens(1024), "message_history": [reply()]},
+            {
+                "system_prompt": tokens(1024),
+                "rag_context": tokens(1024),
+                "message_history": [reply()],
+            },
             [
                 "long_shared_prefix(1024>=1024t)",
                 "multi_turn_conversation(1turns)",
@@ -47,7 +57,9 @@ def reply(text: str = "ok") -> dict[str, str]:
         ({}, ["one_off_short_prompt"]),
     ],
 )
-def test_each_signal_at_its_threshold_and_one_short(call: dict[str, Any], reasons: list[str]) -> None:
+def test_each_signal_at_its_threshold_and_one_short(
+    call: dict[str, Any], reasons: list[str]
+) -> None:
     decision = KVCacheLayeringPolicy().decide(**call)
     assert decision.reasons == reasons
     assert decision.cache_worthy is (reasons != ["one_off_short_prompt"])
@@ -56,12 +68,19 @@ def test_each_signal_at_its_threshold_and_one_short(call: dict[str, Any], reason
     assert decision.kv_transfer_params == {"lmcache.skip_save": decision.skip_save}
 
 
-@pytest.mark.parametrize("role", ["chat", "orchestrator", "planner", "router", "assistant", "conversation", "Planner", " CHAT "])
+@pytest.mark.parametrize(
+    "role",
+    ["chat", "orchestrator", "planner", "router", "assistant", "conversation", "Planner", " CHAT "],
+)
 def test_a_reuse_heavy_role_tips_a_borderline_call_only(role: str) -> None:
     policy = KVCacheLayeringPolicy()
     assert policy.decide(user_prompt=tokens(1024), role=role).reason_codes == ["reuse_heavy_role"]
-    assert policy.decide(user_prompt=tokens(1023), role=role).reason_codes == ["one_off_short_prompt"]
-    assert policy.decide(user_prompt=tokens(2048), role=role).reason_codes == ["large_fixed_context"]
+    assert policy.decide(user_prompt=tokens(1023), role=role).reason_codes == [
+        "one_off_short_prompt"
+    ]
+    assert policy.decide(user_prompt=tokens(2048), role=role).reason_codes == [
+        "large_fixed_context"
+    ]
 
 
 @pytest.mark.parametrize("role", ["summarizer", "", None, 7])
@@ -79,13 +98,24 @@ def test_other_roles_tip_nothing(role: Any) -> None:
         ({}, 0.0),
     ],
 )
-def test_score_is_the_share_of_the_context_threshold_plus_a_quarter_for_turns(call: dict[str, Any], score: float) -> None:
+def test_score_is_the_share_of_the_context_threshold_plus_a_quarter_for_turns(
+    call: dict[str, Any], score: float
+) -> None:
     assert KVCacheLayeringPolicy().decide(**call).score == score
 
 
 def test_tool_definitions_are_part_of_the_prefix_and_reported_apart() -> None:
-    tool = {"type": "function", "function": {"name": "look_up", "description": "d" * 4400, "parameters": {"type": "object"}}}
-    decision = KVCacheLayeringPolicy().decide(system_prompt=tokens(10), user_prompt="hi", tools=[tool])
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "d" * 4400,
+            "parameters": {"type": "object"},
+        },
+    }
+    decision = KVCacheLayeringPolicy().decide(
+        system_prompt=tokens(10), user_prompt="hi", tools=[tool]
+    )
     assert decision.signals["tool_tokens"] > 1100
     assert decision.signals["prefix_tokens"] == decision.signals["tool_tokens"] + 10
     assert decision.reason_codes == ["long_shared_prefix"]
@@ -93,13 +123,24 @@ def test_tool_definitions_are_part_of_the_prefix_and_reported_apart() -> None:
 
 def test_disabled_is_inert() -> None:
     decision = KVCacheLayeringPolicy(enabled=False).decide(system_prompt=tokens(5000))
-    assert decision == KVCacheDecision(cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False)
+    assert decision == KVCacheDecision(
+        cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False
+    )
     assert decision.kv_transfer_params == {}
 
 
 def test_each_part_is_floored_on_its_own() -> None:
-    signals = KVCacheLayeringPolicy().decide(system_prompt="abc", user_prompt="abcdefg", rag_context="abcd").signals
-    assert (signals["prefix_tokens"], signals["user_tokens"], signals["rag_tokens"], signals["total_tokens"]) == (0, 1, 1, 2)
+    signals = (
+        KVCacheLayeringPolicy()
+        .decide(system_prompt="abc", user_prompt="abcdefg", rag_context="abcd")
+        .signals
+    )
+    assert (
+        signals["prefix_tokens"],
+        signals["user_tokens"],
+        signals["rag_tokens"],
+        signals["total_tokens"],
+    ) == (0, 1, 1, 2)
 
 
 def test_a_decision_made_without_validation_is_one_like_any_other() -> None:
@@ -121,7 +162,13 @@ def test_a_decision_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"chars_per_token": 0}, {"chars_per_token": float("nan")}, {"min_prefix_tokens": -1}, {"min_context_tokens": float("inf")}]
+    "knobs",
+    [
+        {"chars_per_token": 0},
+        {"chars_per_token": float("nan")},
+        {"min_prefix_tokens": -1},
+        {"min_context_tokens": float("inf")},
+    ],
 )
 def test_impossible_thresholds_are_the_programmers_error(knobs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(knobs))):
@@ -129,7 +176,9 @@ def test_impossible_thresholds_are_the_programmers_error(knobs: dict[str, Any]) 
 
 
 def pydantic_ai_like(kind: str, *contents: Any) -> SimpleNamespace:
-    return SimpleNamespace(kind=kind, parts=[SimpleNamespace(content=content) for content in contents])
+    return SimpleNamespace(
+        kind=kind, parts=[SimpleNamespace(content=content) for content in contents]
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +188,17 @@ def pydantic_ai_like(kind: str, *contents: Any) -> SimpleNamespace:
         ([pydantic_ai_like("request", "abcd"), pydantic_ai_like("response", "abcd", "efgh")], 1, 3),
         ([SimpleNamespace(parts=[SimpleNamespace(content="abcdefgh")])] * 2, 2, 4),
         ([reply("")], 1, 0),
-        ([{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "abcd", "arguments": '{"ab"}ab'}}]}], 1, 3),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"function": {"name": "abcd", "arguments": '{"ab"}ab'}}],
+                }
+            ],
+            1,
+            3,
+        ),
         ([None, 7, object()], 3, 0),
         ("abcd", 0, 0),
         (b"abcd", 0, 0),
@@ -155,14 +214,29 @@ def test_history_of_any_shape(history: Any, turns: int, history_tokens: int) -> 
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.binary(max_size=8),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=40)
+    | st.binary(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=5)
+    ),
     max_leaves=30,
 )
 
 
 @settings(deadline=None)
-@given(system_prompt=anything, user_prompt=anything, message_history=anything, rag_context=anything, role=anything, tools=anything)
+@given(
+    system_prompt=anything,
+    user_prompt=anything,
+    message_history=anything,
+    rag_context=anything,
+    role=anything,
+    tools=anything,
+)
 def test_any_input_gives_a_sound_decision(**call: Any) -> None:
     decision = KVCacheLayeringPolicy().decide(**call)
     assert decision.skip_save is not decision.cache_worthy
@@ -181,12 +255,17 @@ def test_any_input_gives_a_sound_decision(**call: Any) -> None:
     prefix=st.integers(0, 3000),
     context=st.integers(1, 5000),
 )
-def test_more_of_any_signal_never_turns_a_store_into_a_skip(sizes: list[int], turns: int, more: int, prefix: int, context: int) -> None:
+def test_more_of_any_signal_never_turns_a_store_into_a_skip(
+    sizes: list[int], turns: int, more: int, prefix: int, context: int
+) -> None:
     policy = KVCacheLayeringPolicy(min_prefix_tokens=prefix, min_context_tokens=context)
 
     def verdict(system: int, user: int, rag: int, old: int) -> KVCacheDecision:
         return policy.decide(
-            system_prompt=tokens(system), user_prompt=tokens(user), rag_context=tokens(rag), message_history=[reply(tokens(old))] * turns
+            system_prompt=tokens(system),
+            user_prompt=tokens(user),
+            rag_context=tokens(rag),
+            message_history=[reply(tokens(old))] * turns,
         )
 
     grown = list(sizes)
@@ -203,9 +282,14 @@ def test_a_rule_shows_its_thresholds() -> None:
 
 
 def test_as_many_replies_as_asked_for_and_at_least_one() -> None:
-    patient, eager = KVCacheLayeringPolicy(min_history_turns=2), KVCacheLayeringPolicy(min_history_turns=0)
+    patient, eager = (
+        KVCacheLayeringPolicy(min_history_turns=2),
+        KVCacheLayeringPolicy(min_history_turns=0),
+    )
     assert patient.decide(message_history=[reply()]).reasons == ["one_off_short_prompt"]
-    assert patient.decide(message_history=[reply()] * 2).reasons == ["multi_turn_conversation(2turns)"]
+    assert patient.decide(message_history=[reply()] * 2).reasons == [
+        "multi_turn_conversation(2turns)"
+    ]
     assert eager.decide(user_prompt="hi").reasons == ["one_off_short_prompt"]
 
 
@@ -234,6 +318,8 @@ def test_what_is_refused_says_so(knob: str, value: Any, asked: str) -> None:
 
 
 def test_thresholds_of_zero_store_everything() -> None:
-    decision = KVCacheLayeringPolicy(min_prefix_tokens=0, min_context_tokens=0, min_history_turns=0).decide()
+    decision = KVCacheLayeringPolicy(
+        min_prefix_tokens=0, min_context_tokens=0, min_history_turns=0
+    ).decide()
     assert decision.reasons == ["long_shared_prefix(0>=0t)", "large_fixed_context(0>=0t)"]
     assert decision.score == 1.0

@@ -20,7 +20,9 @@ from tests.conftest import Telemetry
 def no_context_is_left_behind(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """OpenTelemetry logs where a context is detached in another task than it was attached in."""
     yield
-    assert "detach" not in "".join(record.getMessage() for phase in ("setup", "call") for record in caplog.get_records(phase))
+    assert "detach" not in "".join(
+        record.getMessage() for phase in ("setup", "call") for record in caplog.get_records(phase)
+    )
 
 
 @pytest.fixture(params=["traced", "not-traced"])
@@ -46,9 +48,16 @@ def model(server: StandIn) -> Model:
     """Makes a model on the stand-in with a client of its own, since a client belongs to one event loop."""
     kinds: dict[str, Any] = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
 
-    def make(kind: str = "chat", base_url: str | None = None, max_retries: int = 0, **settings: Any) -> Any:
+    def make(
+        kind: str = "chat", base_url: str | None = None, max_retries: int = 0, **settings: Any
+    ) -> Any:
         # the timeout holds for connecting too, where many agents begin at once
-        client = AsyncOpenAI(base_url=base_url or server.base_url, api_key="key", max_retries=max_retries, timeout=120)
+        client = AsyncOpenAI(
+            base_url=base_url or server.base_url,
+            api_key="key",
+            max_retries=max_retries,
+            timeout=120,
+        )
         return kinds[kind]("stand-in", provider=OpenAIProvider(openai_client=client), **settings)
 
     return make

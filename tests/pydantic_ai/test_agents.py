@@ -36,7 +36,9 @@ def scopes(telemetry: Telemetry) -> list[str]:
     return [span.instrumentation_scope.name for span in telemetry.decided]
 
 
-def test_five_hundred_agents_at_once(model: Model, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_hundred_agents_at_once(
+    model: Model, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "100")
     one = model()
     agents = [Agent(one, name=f"agent-{number}") for number in range(500)]
@@ -64,7 +66,9 @@ def test_agents_in_threads(kind: str, traced: bool, model: Model, instrumented: 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(use, range(8)))
     assert names(instrumented) == {f"agent-{number}": 2 for number in range(8)}
-    assert summaries(instrumented) == ({f"agent-{number}": (2, 1, 1) for number in range(8)} if traced else {})
+    assert summaries(instrumented) == (
+        {f"agent-{number}": (2, 1, 1) for number in range(8)} if traced else {}
+    )
 
 
 def with_named_tool(model: Any, name: str) -> Agent[Any, Any]:
@@ -73,7 +77,9 @@ def with_named_tool(model: Any, name: str) -> Agent[Any, Any]:
     return agent
 
 
-def test_an_agent_that_is_traced_alone(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_an_agent_that_is_traced_alone(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     settings = InstrumentationSettings(tracer_provider=instrumented.tracer_provider)
     agent = Agent(model(kind), name="seen")
     agent.instrument = settings
@@ -84,7 +90,9 @@ def test_an_agent_that_is_traced_alone(kind: str, model: Model, instrumented: Te
     assert summaries(instrumented) == {"seen": (1, 1, 0)}
 
 
-def test_a_sub_agent_that_is_not_traced_counts_on_nobodys_span(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_sub_agent_that_is_not_traced_counts_on_nobodys_span(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     above, below = Agent(model(kind), name="above"), Agent(model(kind), name="below")
     above.instrument = InstrumentationSettings(tracer_provider=instrumented.tracer_provider)
 
@@ -97,9 +105,13 @@ def test_a_sub_agent_that_is_not_traced_counts_on_nobodys_span(kind: str, model:
     assert summaries(instrumented) == {"above": (2, 1, 1)}
 
 
-def test_a_traced_request_without_an_agent(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_traced_request_without_an_agent(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     settings = InstrumentationSettings(tracer_provider=instrumented.tracer_provider)
-    loop.run_until_complete(model_request(model(kind), [ModelRequest.user_text_prompt("hi")], instrument=settings))
+    loop.run_until_complete(
+        model_request(model(kind), [ModelRequest.user_text_prompt("hi")], instrument=settings)
+    )
     assert scopes(instrumented) == ["pydantic-ai"]
     assert decisions(instrumented) == ["skip"]
     assert instrumented.total("kvpolicy.decisions") == 1
@@ -107,7 +119,13 @@ def test_a_traced_request_without_an_agent(kind: str, model: Model, instrumented
 
 @pytest.mark.parametrize("wrapper", [WrapperModel, InstrumentedModel])
 def test_a_model_in_a_wrapper(
-    wrapper: Any, kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+    wrapper: Any,
+    kind: str,
+    traced: bool,
+    model: Model,
+    server: StandIn,
+    instrumented: Telemetry,
+    loop: Any,
 ) -> None:
     ways.run(loop, with_tool(wrapper(model(kind))), "please lookup")
     assert hints(server) == [SKIP, STORE]
@@ -115,7 +133,9 @@ def test_a_model_in_a_wrapper(
     assert instrumented.total("kvpolicy.decisions") == 2
 
 
-def test_a_model_given_for_a_while(kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+def test_a_model_given_for_a_while(
+    kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
     agent = with_tool(TestModel())
     with agent.override(model=model(kind)):
         ways.run(loop, agent, "please lookup")
@@ -143,14 +163,21 @@ def test_a_tool_that_asks_to_be_called_again(
     assert instrumented.total("kvpolicy.decisions") == len(server.requests)
 
 
-def test_a_tool_that_returns_an_image(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_tool_that_returns_an_image(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     agent = Agent(model(kind))
 
     @agent.tool_plain
     def photograph() -> list[Any]:
-        return ["taken at noon", BinaryContent(data=b"\x89PNG" + b"\0" * 40_000, media_type="image/png")]
+        return [
+            "taken at noon",
+            BinaryContent(data=b"\x89PNG" + b"\0" * 40_000, media_type="image/png"),
+        ]
 
-    with suppress(UsageLimitExceeded):  # Chat sends the image as the user's, and the stand-in would call the tool again
+    with suppress(
+        UsageLimitExceeded
+    ):  # Chat sends the image as the user's, and the stand-in would call the tool again
         ways.run(loop, agent, "please photograph", usage_limits=UsageLimits(request_limit=2))
     _, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
     assert 3 <= attributes(second)["kvpolicy.signals.user_tokens"] <= 300  # of 13,000 as base64

@@ -33,10 +33,16 @@ TEXT = "a" * 400
 
 @pytest.mark.parametrize(
     "attachment",
-    [PIXELS, ImageUrl(url="data:image/png;base64," + "A" * 40_000), ImageUrl(url="http://127.0.0.1/x.png?" + "q" * 4000)],
+    [
+        PIXELS,
+        ImageUrl(url="data:image/png;base64," + "A" * 40_000),
+        ImageUrl(url="http://127.0.0.1/x.png?" + "q" * 4000),
+    ],
     ids=["binary", "data-url", "url"],
 )
-def test_an_image_does_not_count_as_text(attachment: Any, kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_an_image_does_not_count_as_text(
+    attachment: Any, kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     ways.run(loop, Agent(model(kind)), [TEXT, attachment])
     [span] = instrumented.decided
     assert attributes(span)["kvpolicy.signals.user_tokens"] == 100
@@ -46,8 +52,12 @@ def test_an_image_does_not_count_as_text(attachment: Any, kind: str, model: Mode
 NESTED = {"rows": [{"name": "b" * 100, "tags": ["c" * 100, "d" * 100]}], "total": 3, "none": None}
 
 
-@pytest.mark.parametrize("returned", ["x" * 400, NESTED, [NESTED, NESTED]], ids=["text", "nested", "list"])
-def test_what_a_tool_returned_counts(returned: Any, kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+@pytest.mark.parametrize(
+    "returned", ["x" * 400, NESTED, [NESTED, NESTED]], ids=["text", "nested", "list"]
+)
+def test_what_a_tool_returned_counts(
+    returned: Any, kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     agent = Agent(model(kind))
 
     @agent.tool_plain
@@ -56,15 +66,29 @@ def test_what_a_tool_returned_counts(returned: Any, kind: str, model: Model, ins
 
     ways.run(loop, agent, "please lookup")
     _, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
-    counted = attributes(second)["kvpolicy.signals.user_tokens"]  # what follows the last reply is what the tool returned
-    chars = len(returned) if isinstance(returned, str) else 300 * (len(returned) if isinstance(returned, list) else 1)
+    counted = attributes(second)[
+        "kvpolicy.signals.user_tokens"
+    ]  # what follows the last reply is what the tool returned
+    chars = (
+        len(returned)
+        if isinstance(returned, str)
+        else 300 * (len(returned) if isinstance(returned, list) else 1)
+    )
     assert chars / 4 <= counted <= chars / 4 + 40
 
 
-def test_a_conversation_with_every_kind_of_part(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_conversation_with_every_kind_of_part(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     history = [
         ModelRequest(parts=[SystemPromptPart("s" * 400), UserPromptPart(["u" * 400, PIXELS])]),
-        ModelResponse(parts=[ThinkingPart("t" * 400), TextPart("r" * 400), ToolCallPart("lookup", {"key": "k" * 400}, tool_call_id="1")]),
+        ModelResponse(
+            parts=[
+                ThinkingPart("t" * 400),
+                TextPart("r" * 400),
+                ToolCallPart("lookup", {"key": "k" * 400}, tool_call_id="1"),
+            ]
+        ),
         ModelRequest(parts=[ToolReturnPart("lookup", NESTED, tool_call_id="1")]),
         ModelResponse(parts=[TextPart("r" * 400)]),
     ]
@@ -79,7 +103,11 @@ def test_a_conversation_with_every_kind_of_part(kind: str, model: Model, instrum
     signals = attributes(span)
     assert signals["kvpolicy.signals.history_turns"] == 2
     assert signals["kvpolicy.signals.user_tokens"] == 0  # two characters
-    assert 100 <= signals["kvpolicy.signals.prefix_tokens"] - signals["kvpolicy.signals.tool_tokens"] <= 101
+    assert (
+        100
+        <= signals["kvpolicy.signals.prefix_tokens"] - signals["kvpolicy.signals.tool_tokens"]
+        <= 101
+    )
     # user, reply, arguments, tool's answer, reply: with or without the thinking, which a server may or may not be sent again
     assert 4 * 100 + 75 <= signals["kvpolicy.signals.history_tokens"] <= 5 * 100 + 75 + 60
 
@@ -102,7 +130,11 @@ def test_a_conversation_with_every_kind_of_part(kind: str, model: Model, instrum
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
 )
 def test_pydantic_ai_messages_given_to_decide(part: Any, tokens: int) -> None:
-    kind = ModelResponse if part.__class__ in {TextPart, ThinkingPart, ToolCallPart, FilePart} else ModelRequest
+    kind = (
+        ModelResponse
+        if part.__class__ in {TextPart, ThinkingPart, ToolCallPart, FilePart}
+        else ModelRequest
+    )
     counted = decide(message_history=[kind(parts=[part])], user_prompt="hi").signals
     assert tokens <= counted["history_tokens"] <= tokens + 6
     assert counted["history_turns"] == (1 if kind is ModelResponse else 0)

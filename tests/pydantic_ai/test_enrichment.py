@@ -19,7 +19,9 @@ from . import ways
 from .conftest import Model, attributes
 from .test_runs import STORE, hints, with_tool
 
-BORDERLINE = "fact " * 900  # 1125 tokens: half the context threshold and more, and less than the prefix threshold by its place
+BORDERLINE = (
+    "fact " * 900
+)  # 1125 tokens: half the context threshold and more, and less than the prefix threshold by its place
 CLEAR_ONE_OFF = "fact " * 100
 
 
@@ -32,23 +34,31 @@ def explained(telemetry: Telemetry) -> str:
     return str(attributes(span)["kvpolicy.explanation"])
 
 
-def test_an_agent_with_tools_is_a_reuse_heavy_role(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_an_agent_with_tools_is_a_reuse_heavy_role(
+    kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     ways.run(loop, with_tool(model(kind)), BORDERLINE)
     assert reasons(instrumented) == [("reuse_heavy_role",)]
     assert "reuse_heavy_role(tool_agent)" in explained(instrumented)
 
 
-def test_and_yet_a_clear_one_off_of_it_is_skipped(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_and_yet_a_clear_one_off_of_it_is_skipped(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     ways.run(loop, with_tool(model(kind)), CLEAR_ONE_OFF)
     assert reasons(instrumented) == [("one_off_short_prompt",)]
 
 
-def test_an_agent_without_tools_is_none(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_an_agent_without_tools_is_none(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     ways.run(loop, Agent(model(kind), name="scout"), BORDERLINE)
     assert reasons(instrumented) == [("one_off_short_prompt",)]
 
 
-def test_a_tool_for_the_output_alone_does_not_count(model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_tool_for_the_output_alone_does_not_count(
+    model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     from pydantic_ai import ToolOutput
 
     agent = Agent(model(), output_type=ToolOutput(dict[str, int]))
@@ -63,7 +73,12 @@ def test_a_tool_for_the_output_alone_does_not_count(model: Model, instrumented: 
         ({}, {"metadata": {"role": "planner"}}, None, "planner"),
         ({"metadata": {"role": "summarizer"}}, {"metadata": {"role": "planner"}}, None, "planner"),
         ({}, {}, "planner", "planner"),
-        ({"metadata": {"role": "planner"}}, {}, "summarizer", "planner"),  # said nearer to the agent
+        (
+            {"metadata": {"role": "planner"}},
+            {},
+            "summarizer",
+            "planner",
+        ),  # said nearer to the agent
         ({"name": "router"}, {}, None, "router"),
         ({"name": "router"}, {}, "summarizer", None),  # what is said wins over what a name suggests
         ({"name": "router", "metadata": {"role": "summarizer"}}, {}, None, None),
@@ -88,12 +103,16 @@ def test_where_the_role_comes_from(
         assert f"reuse_heavy_role({expected})" in explained(instrumented)
 
 
-def test_a_stated_role_wins_over_the_tools(model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_stated_role_wins_over_the_tools(
+    model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     ways.run(loop, with_tool(model(), metadata={"role": "summarizer"}), BORDERLINE)
     assert reasons(instrumented) == [("one_off_short_prompt",)]
 
 
-def test_a_retrieved_block_is_counted_apart(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_retrieved_block_is_counted_apart(
+    kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     block = "fact " * 1000
     with kv_context(rag_context=block):
         ways.run(loop, Agent(model(kind)), f"{block}\n\nWhat follows?")
@@ -103,7 +122,9 @@ def test_a_retrieved_block_is_counted_apart(kind: str, traced: bool, model: Mode
 
 
 @pytest.mark.parametrize("how", ["task", "thread", "task-group", "sync-in-thread"])
-def test_what_is_said_outside_follows_tasks_and_threads(how: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_what_is_said_outside_follows_tasks_and_threads(
+    how: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     agent = Agent(model())
 
     async def use() -> None:
@@ -136,7 +157,9 @@ def test_nothing_leaks_out_of_a_run(model: Model, instrumented: Telemetry, loop:
     assert len(instrumented.decided) == 4
 
 
-def test_the_system_prompt_is_told_from_the_users(kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+def test_the_system_prompt_is_told_from_the_users(
+    kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
     agent = Agent(model(kind), system_prompt="a" * 4000, instructions="b" * 4000)
 
     @agent.instructions
@@ -152,7 +175,9 @@ def test_the_system_prompt_is_told_from_the_users(kind: str, model: Model, serve
     assert hints(server) == [STORE]
 
 
-def test_a_conversation_is_history(kind: str, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_conversation_is_history(
+    kind: str, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     agent = Agent(model(kind), instructions="be brief")
     first = ways.run(loop, agent, "a" * 400)
     ways.run(loop, agent, "b" * 800, message_history=first.all_messages())
@@ -163,13 +188,22 @@ def test_a_conversation_is_history(kind: str, model: Model, instrumented: Teleme
     assert attributes(second)["kvpolicy.signals.history_tokens"] >= 100
 
 
-EXTRAS = {"agent": {"extra_body": {"top_k": 5, "kv_transfer_params": {"lmcache.tag.team": "a"}}}, "run": {"extra_body": {"min_p": 0.1}}}
+EXTRAS = {
+    "agent": {"extra_body": {"top_k": 5, "kv_transfer_params": {"lmcache.tag.team": "a"}}},
+    "run": {"extra_body": {"min_p": 0.1}},
+}
 
 
 @pytest.mark.parametrize("levels", [(), ("agent",), ("run",), ("agent", "run")], ids="+".join)
 @pytest.mark.parametrize("as_callable", [False, True])
 def test_model_settings_of_every_level_keep_what_they_say(
-    levels: tuple[str, ...], as_callable: bool, kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+    levels: tuple[str, ...],
+    as_callable: bool,
+    kind: str,
+    model: Model,
+    server: StandIn,
+    instrumented: Telemetry,
+    loop: Any,
 ) -> None:
     settings: dict[str, Any] = {name: {**EXTRAS[name], "temperature": 0.5} for name in levels}
     before = json.dumps(settings)
@@ -187,7 +221,9 @@ def test_model_settings_of_every_level_keep_what_they_say(
         "lmcache.skip_save": True,
         "lmcache.max_offload_tokens": 0,
     }
-    assert {key: body[key] for key in ("top_k", "min_p") if key in body} == {k: v for k, v in expected.items() if k != "kv_transfer_params"}
+    assert {key: body[key] for key in ("top_k", "min_p") if key in body} == {
+        k: v for k, v in expected.items() if k != "kv_transfer_params"
+    }
     assert body.get("temperature") == (0.5 if levels else None)
     assert json.dumps(settings) == before
 
@@ -195,10 +231,18 @@ def test_model_settings_of_every_level_keep_what_they_say(
 def test_no_other_knob_is_disturbed(kind: str, model: Model, server: StandIn, loop: Any) -> None:
     from otel_kvpolicy import KVPolicyInstrumentor
 
-    settings: Any = {"temperature": 0.3, "max_tokens": 50, "top_p": 0.9, "parallel_tool_calls": False, "extra_headers": {"x-team": "a"}}
+    settings: Any = {
+        "temperature": 0.3,
+        "max_tokens": 50,
+        "top_p": 0.9,
+        "parallel_tool_calls": False,
+        "extra_headers": {"x-team": "a"},
+    }
 
     def send() -> tuple[dict[str, Any], str | None]:
-        ways.run(loop, with_tool(model(kind), model_settings=settings, instructions="be brief"), "hi")
+        ways.run(
+            loop, with_tool(model(kind), model_settings=settings, instructions="be brief"), "hi"
+        )
         return server.last.body, server.last.headers.get("x-team")
 
     without = send()
@@ -218,8 +262,14 @@ def test_a_hint_of_the_callers_own_is_kept_and_recorded_as_such(
     theirs: Any = {"extra_body": {"kv_transfer_params": {"lmcache.skip_save": False}}}
     ways.run(loop, with_tool(model(kind)), "please lookup", model_settings=theirs)
     assert hints(server) == [STORE, STORE]
-    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["caller", "caller"]
-    assert [attributes(span)["kvpolicy.decision"] for span in instrumented.decided] == ["store", "store"]
+    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+        "caller",
+        "caller",
+    ]
+    assert [attributes(span)["kvpolicy.decision"] for span in instrumented.decided] == [
+        "store",
+        "store",
+    ]
 
 
 @pytest.fixture
@@ -232,10 +282,16 @@ def environment_restored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("environment_restored")
-def test_agent_utilities_keeps_its_own_hint(model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
-    profile = pytest.importorskip("agent_utilities.agent.sampling_profile", reason="agent-utilities 1.x is not installed")
+def test_agent_utilities_keeps_its_own_hint(
+    model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
+    profile = pytest.importorskip(
+        "agent_utilities.agent.sampling_profile", reason="agent-utilities 1.x is not installed"
+    )
     agent = Agent(model())
     profile.attach_profile_resolver(agent, {})
     ways.run(loop, agent, "hi")
     assert hints(server) == [{"lmcache.skip_save": True}]
-    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["caller"]
+    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+        "caller"
+    ]

@@ -14,9 +14,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from otel_kvpolicy import KVPolicyInstrumentor
 from tests.conftest import Telemetry
 
-PATCHED = (
-    "print(hasattr(OpenAIChatModel._completions_create, '__wrapped__'), hasattr(OpenAIResponsesModel._responses_create, '__wrapped__'))"
-)
+PATCHED = "print(hasattr(OpenAIChatModel._completions_create, '__wrapped__'), hasattr(OpenAIResponsesModel._responses_create, '__wrapped__'))"
 IMPORT = "from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel"
 ON = "from otel_kvpolicy import KVPolicyInstrumentor; KVPolicyInstrumentor().instrument()"
 
@@ -25,17 +23,30 @@ def python(*lines: str, command: tuple[str, ...] = (), **environment: str) -> st
     """What a fresh interpreter prints for these lines."""
     code = "\n".join(textwrap.dedent(line) for line in lines)
     done = subprocess.run(
-        [*command, sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
+        [*command, sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_an_application_without_pydantic_ai_does_not_import_it() -> None:
-    assert python(ON, "import sys; print([name for name in sys.modules if name.startswith('pydantic_ai')])") == "[]"
+    assert (
+        python(
+            ON,
+            "import sys; print([name for name in sys.modules if name.startswith('pydantic_ai')])",
+        )
+        == "[]"
+    )
 
 
-@pytest.mark.parametrize("lines", [(ON, IMPORT), (IMPORT, ON)], ids=["imported-after", "imported-before"])
+@pytest.mark.parametrize(
+    "lines", [(ON, IMPORT), (IMPORT, ON)], ids=["imported-after", "imported-before"]
+)
 def test_it_is_patched_whenever_it_is_imported(lines: tuple[str, ...]) -> None:
     assert python(*lines, PATCHED) == "True True"
 
@@ -76,7 +87,10 @@ def test_uninstrument_restores_the_very_functions(telemetry: Telemetry) -> None:
     instrumentor = KVPolicyInstrumentor()
     for _ in range(2):
         instrumentor.instrument(tracer_provider=telemetry.tracer_provider)
-        assert all(owner.__dict__[name] is not original for (owner, name), original in zip(seams, before, strict=True))
+        assert all(
+            owner.__dict__[name] is not original
+            for (owner, name), original in zip(seams, before, strict=True)
+        )
         instrumentor.uninstrument()
         assert [owner.__dict__[name] for owner, name in seams] == before
 
@@ -87,4 +101,11 @@ def test_a_pydantic_ai_of_another_shape_is_imported_all_the_same(tmp_path: Path)
     (package.parent / "__init__.py").touch()
     (package / "__init__.py").touch()
     (package / "openai.py").write_text("OpenAIChatModel = None\n")
-    assert python(ON, "import pydantic_ai.models.openai as it; print(it.OpenAIChatModel)", PYTHONPATH=str(tmp_path)) == "None"
+    assert (
+        python(
+            ON,
+            "import pydantic_ai.models.openai as it; print(it.OpenAIChatModel)",
+            PYTHONPATH=str(tmp_path),
+        )
+        == "None"
+    )

@@ -29,7 +29,9 @@ def server() -> Iterator[StandIn]:
 
 
 def _provider(module: str, name: str, server: StandIn, **given: Any) -> Any:
-    found = pytest.importorskip(f"pydantic_ai.providers.{module}", reason=f"this pydantic-ai has no {name}")
+    found = pytest.importorskip(
+        f"pydantic_ai.providers.{module}", reason=f"this pydantic-ai has no {name}"
+    )
     return getattr(found, name)(**given)
 
 
@@ -57,7 +59,9 @@ def _made(name: str, server: StandIn) -> Any:
 
 @pytest.mark.parametrize("model_class", [OpenAIChatModel, OpenAIResponsesModel])
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_provider(name: str, model_class: Any, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+def test_a_provider(
+    name: str, model_class: Any, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
     agent = Agent(model_class(NAME, provider=_made(name, server)), name="scout")
     ways.run(loop, agent, "hi")
     assert hints(server) == [SKIP]
@@ -67,17 +71,27 @@ def test_a_provider(name: str, model_class: Any, server: StandIn, instrumented: 
 
 
 def test_a_model_class_of_its_own(server: StandIn, instrumented: Telemetry, loop: Any) -> None:
-    found = pytest.importorskip("pydantic_ai.models.ollama", reason="this pydantic-ai has no OllamaModel")
-    ways.run(loop, Agent(found.OllamaModel(NAME, provider=_made("OllamaProvider", server)), name="scout"), "hi")
+    found = pytest.importorskip(
+        "pydantic_ai.models.ollama", reason="this pydantic-ai has no OllamaModel"
+    )
+    ways.run(
+        loop,
+        Agent(found.OllamaModel(NAME, provider=_made("OllamaProvider", server)), name="scout"),
+        "hi",
+    )
     assert hints(server) == [SKIP]
     assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == ["scout"]
 
 
-def test_a_model_class_that_refuses_the_answer(server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+def test_a_model_class_that_refuses_the_answer(
+    server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
     from pydantic_ai.models.openrouter import OpenRouterModel
 
     agent = Agent(OpenRouterModel(NAME, provider=_made("OpenRouterProvider", server)), name="scout")
-    with pytest.raises(UnexpectedModelBehavior, match="provider"):  # a field that only OpenRouter sends
+    with pytest.raises(
+        UnexpectedModelBehavior, match="provider"
+    ):  # a field that only OpenRouter sends
         ways.run(loop, agent, "hi")
     assert hints(server) == [SKIP]
     assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == ["scout"]
@@ -85,17 +99,27 @@ def test_a_model_class_that_refuses_the_answer(server: StandIn, instrumented: Te
 
 @pytest.mark.parametrize("prefix", ["openai", "openai-chat", "openai-responses", "vllm", "ollama"])
 @pytest.mark.filterwarnings("ignore:In v2.0")
-def test_a_models_name_alone(prefix: str, server: StandIn, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_models_name_alone(
+    prefix: str,
+    server: StandIn,
+    instrumented: Telemetry,
+    loop: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for variable in ("OPENAI_BASE_URL", "VLLM_BASE_URL", "OLLAMA_BASE_URL"):
         monkeypatch.setenv(variable, server.base_url)
         monkeypatch.setenv(variable.replace("BASE_URL", "API_KEY"), "key")
     try:
         model = infer_model(f"{prefix}:stand-in")
-    except Exception as error:  # what it raises for a prefix it does not know has changed between versions
+    except (
+        Exception
+    ) as error:  # what it raises for a prefix it does not know has changed between versions
         pytest.skip(f"this pydantic-ai has no prefix {prefix!r}: {error}")
     ways.run(loop, Agent(model), "hi")
     [request] = server.requests
-    expected = "/v1/responses" if isinstance(model, OpenAIResponsesModel) else "/v1/chat/completions"
+    expected = (
+        "/v1/responses" if isinstance(model, OpenAIResponsesModel) else "/v1/chat/completions"
+    )
     assert request.path == expected
     assert request.body["kv_transfer_params"] == SKIP
     assert len(instrumented.decided) == 1
@@ -105,6 +129,10 @@ def test_a_hosted_vendor_is_decided_and_not_sent(
     server: StandIn, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "gb10.local")
-    ways.run(loop, Agent(OpenAIChatModel("stand-in", provider=_made("OpenAIProvider", server))), "hi")
+    ways.run(
+        loop, Agent(OpenAIChatModel("stand-in", provider=_made("OpenAIProvider", server))), "hi"
+    )
     assert hints(server) == [None]
-    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["excluded_target"]
+    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+        "excluded_target"
+    ]

@@ -38,7 +38,11 @@ def decisions(telemetry: Telemetry) -> list[str]:
 def summaries(telemetry: Telemetry) -> dict[str, tuple[int, int, int]]:
     """What stands on the agents' spans, by the agents' names."""
     spans = [attributes(span) for span in telemetry.spans("pydantic-ai")]
-    return {span["gen_ai.agent.name"]: tuple(span[name] for name in SUMMARY) for span in spans if SUMMARY[0] in span}
+    return {
+        span["gen_ai.agent.name"]: tuple(span[name] for name in SUMMARY)
+        for span in spans
+        if SUMMARY[0] in span
+    }
 
 
 def with_tool(model: Any, **given: Any) -> Agent[Any, Any]:
@@ -53,18 +57,28 @@ def with_tool(model: Any, **given: Any) -> Agent[Any, Any]:
 
 @pytest.mark.parametrize("way", ways.WAYS, ids=lambda way: way.__name__)
 def test_a_tool_loop_is_decided_step_by_step(
-    way: Callable[..., Any], kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+    way: Callable[..., Any],
+    kind: str,
+    traced: bool,
+    model: Model,
+    server: StandIn,
+    instrumented: Telemetry,
+    loop: Any,
 ) -> None:
     way(loop, with_tool(model(kind)), "please lookup")
     assert hints(server) == [SKIP, STORE]
-    if ways.FIRST_GENERATION and way is ways.run_stream_sync:  # 1.x leaves the run open, and its last two spans
+    if (
+        ways.FIRST_GENERATION and way is ways.run_stream_sync
+    ):  # 1.x leaves the run open, and its last two spans
         assert decisions(instrumented) == (["skip"] if traced else ["skip", "store"])
         loop.run_until_complete(loop.shutdown_asyncgens())
     assert decisions(instrumented) == ["skip", "store"]
     assert instrumented.total("kvpolicy.decisions") == 2
     assert instrumented.total("kvpolicy.errors") == 0
     first, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
-    assert {span.instrumentation_scope.name for span in (first, second)} == {"pydantic-ai" if traced else "otel_kvpolicy"}
+    assert {span.instrumentation_scope.name for span in (first, second)} == {
+        "pydantic-ai" if traced else "otel_kvpolicy"
+    }
     assert attributes(first)["kvpolicy.reasons"] == ("one_off_short_prompt",)
     assert attributes(second)["kvpolicy.reasons"] == ("multi_turn_conversation",)
     assert {attributes(span)["gen_ai.agent.name"] for span in (first, second)} == {"scout"}
@@ -115,7 +129,14 @@ def _the_one_call_was_closed(telemetry: Telemetry, server: StandIn, traced: bool
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
 @pytest.mark.parametrize("left", ways.LEFT, ids=lambda left: left.__name__.removeprefix("leave_"))
 def test_a_stream_that_is_not_read_to_its_end(
-    left: ways.Left, end: Callable[..., Any], kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+    left: ways.Left,
+    end: Callable[..., Any],
+    kind: str,
+    traced: bool,
+    model: Model,
+    server: StandIn,
+    instrumented: Telemetry,
+    loop: Any,
 ) -> None:
     loop.run_until_complete(end(left, Agent(model(kind), name="scout")))
     _the_one_call_was_closed(instrumented, server, traced)
@@ -124,7 +145,14 @@ def test_a_stream_that_is_not_read_to_its_end(
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
 @pytest.mark.parametrize("stream", ways.STREAMS, ids=lambda stream: stream.__name__)
 def test_a_generator_around_a_stream_that_is_closed_early(
-    stream: ways.Stream, end: Callable[..., Any], kind: str, traced: bool, model: Model, server: StandIn, telemetry: Telemetry, loop: Any
+    stream: ways.Stream,
+    end: Callable[..., Any],
+    kind: str,
+    traced: bool,
+    model: Model,
+    server: StandIn,
+    telemetry: Telemetry,
+    loop: Any,
 ) -> None:
     """Ends as it does without us: in pydantic-ai 1.x, whose runs do not bear a GeneratorExit, with that very error."""
 
@@ -136,10 +164,14 @@ def test_a_generator_around_a_stream_that_is_closed_early(
         return None
 
     without = ended()
-    assert without is (GeneratorExit if ways.FIRST_GENERATION and stream is not ways.events else None)
+    assert without is (
+        GeneratorExit if ways.FIRST_GENERATION and stream is not ways.events else None
+    )
     server.requests.clear()
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider)
+    instrumentor.instrument(
+        tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
+    )
     try:
         assert ended() is without
     finally:
@@ -147,7 +179,9 @@ def test_a_generator_around_a_stream_that_is_closed_early(
     _the_one_call_was_closed(telemetry, server, traced)
 
 
-def test_a_cancelled_run(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_cancelled_run(
+    kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     with StandIn(latency=30) as slow:
 
         async def use() -> None:
@@ -162,7 +196,9 @@ def test_a_cancelled_run(kind: str, traced: bool, model: Model, instrumented: Te
         assert hints(slow) == [SKIP]
     assert decisions(instrumented) == ["skip"]
     assert instrumented.total("kvpolicy.decisions") == 1
-    assert instrumented.total("kvpolicy.prompt.tokens") == 0  # no answer: whether any was processed is not known
+    assert (
+        instrumented.total("kvpolicy.prompt.tokens") == 0
+    )  # no answer: whether any was processed is not known
 
 
 def test_an_output_retry_is_another_request(
@@ -184,7 +220,9 @@ def test_an_output_retry_is_another_request(
     assert summaries(instrumented) == ({"scout": (2, 1, 1)} if traced else {})
 
 
-def test_the_clients_own_retries_are_one_decision(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_the_clients_own_retries_are_one_decision(
+    kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     with StandIn(fail_first=2) as flaky:
         ways.run(loop, Agent(model(kind, base_url=flaky.base_url, max_retries=2)), "hi")
         assert hints(flaky) == [SKIP] * 3
@@ -204,7 +242,9 @@ def test_a_fallback_is_decided_for_each_model_tried(
     assert summaries(instrumented) == ({"scout": (2, 2, 0)} if traced else {})
 
 
-def test_a_sub_agent_counts_for_itself(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_a_sub_agent_counts_for_itself(
+    kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     one = model(kind)
     below = Agent(one, name="below")
     above = Agent(one, name="above")
@@ -219,22 +259,31 @@ def test_a_sub_agent_counts_for_itself(kind: str, traced: bool, model: Model, in
     assert summaries(instrumented) == ({"above": (2, 1, 1), "below": (1, 1, 0)} if traced else {})
 
 
-def test_parallel_agents_do_not_mix(kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_parallel_agents_do_not_mix(
+    kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     one = model(kind)
-    agents = [Agent(one, name=f"agent-{number}", metadata={"role": f"role-{number}"}) for number in range(8)]
+    agents = [
+        Agent(one, name=f"agent-{number}", metadata={"role": f"role-{number}"})
+        for number in range(8)
+    ]
 
     async def use() -> None:
         await asyncio.gather(*(agent.run("hi") for agent in agents for _ in range(2)))
 
     loop.run_until_complete(use())
-    assert Counter(attributes(span)["gen_ai.agent.name"] for span in instrumented.decided) == {agent.name: 2 for agent in agents}
+    assert Counter(attributes(span)["gen_ai.agent.name"] for span in instrumented.decided) == {
+        agent.name: 2 for agent in agents
+    }
     counted = Counter[str]()
     for point, value in instrumented.points("kvpolicy.decisions"):
         counted[point["gen_ai.agent.name"]] += value
     assert counted == {agent.name: 2 for agent in agents}
 
 
-def test_a_model_request_without_an_agent(kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any) -> None:
+def test_a_model_request_without_an_agent(
+    kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
+) -> None:
     async def streamed() -> None:
         async with model_request_stream(model(kind), messages) as stream:
             async for _ in stream:
@@ -249,7 +298,9 @@ def test_a_model_request_without_an_agent(kind: str, model: Model, server: Stand
     assert all("gen_ai.agent.name" not in attributes(span) for span in instrumented.decided)
 
 
-def test_a_model_without_the_openai_client_is_left_alone(traced: bool, instrumented: Telemetry, loop: Any) -> None:
+def test_a_model_without_the_openai_client_is_left_alone(
+    traced: bool, instrumented: Telemetry, loop: Any
+) -> None:
     result = ways.run(loop, with_tool(TestModel()), "please lookup")
     assert "known" in result.output
     assert instrumented.decided == []
@@ -257,8 +308,12 @@ def test_a_model_without_the_openai_client_is_left_alone(traced: bool, instrumen
     assert summaries(instrumented) == {}
 
 
-def test_the_agents_name_is_inferred_as_without_us(model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_the_agents_name_is_inferred_as_without_us(
+    model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     cartographer = Agent(model())
     cartographer.run_sync("hi")
     assert cartographer.name == "cartographer"
-    assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == ["cartographer"]
+    assert [attributes(span)["gen_ai.agent.name"] for span in instrumented.decided] == [
+        "cartographer"
+    ]

@@ -30,7 +30,9 @@ async def events(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGene
             yield event
 
 
-async def node_events(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
+async def node_events(
+    agent: Agent[Any, Any], prompt: str, **given: Any
+) -> AsyncGenerator[Any, None]:
     async with agent.iter(prompt, **given) as steps:
         async for node in steps:
             if Agent.is_model_request_node(node):
@@ -117,4 +119,12 @@ def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: A
 
 STREAMS: list[Stream] = [texts, events, node_events]
 LEFT: list[Left] = [leave_texts, leave_events, leave_node_events]
-WAYS: list[Callable[..., Any]] = [run, run_sync, run_stream, run_stream_sync, run_stream_events, iterate, iterate_streamed]
+WAYS: list[Callable[..., Any]] = [
+    run,
+    run_sync,
+    run_stream,
+    run_stream_sync,
+    run_stream_events,
+    iterate,
+    iterate_streamed,
+]

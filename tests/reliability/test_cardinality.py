@@ -8,11 +8,11 @@ from openai import OpenAI
 from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor
+from otel_kvpolicy.hints.targets import Origin, RejectedOrigins
 from otel_kvpolicy.policy.reasons import REASONS
+from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
-from otel_kvpolicy.targets import Origin, RejectedOrigins
-from otel_kvpolicy.telemetry import CallRecord, Instruments
-from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS
+from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS, Instruments
 from tests.conftest import Telemetry
 
 
@@ -22,12 +22,24 @@ def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
     policy = KVCacheLayeringPolicy()
     decision = policy.decide(user_prompt="hi")
     for number in range(10_000):
-        record = CallRecord(decision, True, "applied", "enforce", policy, f"model-{number}", f"host-{number}", 80, f"agent-{number}")
+        record = CallRecord(
+            decision,
+            True,
+            "applied",
+            "enforce",
+            policy,
+            f"model-{number}",
+            f"host-{number}",
+            80,
+            f"agent-{number}",
+        )
         instruments.decided(record, 1e-6)
     points = telemetry.points("kvpolicy.decisions")
     assert len(points) == MAX_CALLERS + 1
     assert sum(count for _, count in points) == 10_000
-    [other] = [count for attributes, count in points if attributes["gen_ai.request.model"] == "_OTHER"]
+    [other] = [
+        count for attributes, count in points if attributes["gen_ai.request.model"] == "_OTHER"
+    ]
     assert other == 10_000 - MAX_CALLERS
     assert len(telemetry.points("kvpolicy.score")) <= MAX_CALLERS + 1
 
@@ -47,14 +59,23 @@ class Talkative(KVCacheLayeringPolicy):
 
 def test_a_rule_whose_reasons_have_no_end(server: StandIn, telemetry: Telemetry) -> None:
     instrumentor = KVPolicyInstrumentor()
-    instrumentor.instrument(tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider, policy=Talkative())
+    instrumentor.instrument(
+        tracer_provider=telemetry.tracer_provider,
+        meter_provider=telemetry.meter_provider,
+        policy=Talkative(),
+    )
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
             for _ in range(4 * MAX_REASONS):
-                client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=1)
+                client.chat.completions.create(
+                    model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=1
+                )
     finally:
         instrumentor.uninstrument()
-    counted = {attributes["kvpolicy.reason"]: count for attributes, count in telemetry.points("kvpolicy.decisions")}
+    counted = {
+        attributes["kvpolicy.reason"]: count
+        for attributes, count in telemetry.points("kvpolicy.decisions")
+    }
     assert len(counted) <= MAX_REASONS + 1
     assert counted["seen_1_times"] == 1
     assert counted["_OTHER"] > MAX_REASONS
@@ -68,8 +89,12 @@ def test_the_reasons_of_our_own_rules_are_always_told(telemetry: Telemetry) -> N
     own = sorted(REASONS)
     for reason in [*map(str, range(1000)), *own]:
         decision = KVCacheDecision(cache_worthy=True, skip_save=False, reasons=[reason])
-        instruments.decided(CallRecord(decision, False, "applied", "enforce", policy, "m", "h", 80, None), 1e-6)
-    told = {attributes["kvpolicy.reason"] for attributes, _ in telemetry.points("kvpolicy.decisions")}
+        instruments.decided(
+            CallRecord(decision, False, "applied", "enforce", policy, "m", "h", 80, None), 1e-6
+        )
+    told = {
+        attributes["kvpolicy.reason"] for attributes, _ in telemetry.points("kvpolicy.decisions")
+    }
     assert told >= set(own)
     assert len(told) == len(REASONS) + MAX_REASONS + 1
 
@@ -77,7 +102,12 @@ def test_the_reasons_of_our_own_rules_are_always_told(telemetry: Telemetry) -> N
 def test_a_long_name_is_cut(telemetry: Telemetry) -> None:
     instruments = Instruments(telemetry.meter_provider.get_meter("otel_kvpolicy"))
     policy = KVCacheLayeringPolicy()
-    instruments.decided(CallRecord(policy.decide(), True, "applied", "enforce", policy, "m" * 10_000, "h", 80, None), 1e-6)
+    instruments.decided(
+        CallRecord(
+            policy.decide(), True, "applied", "enforce", policy, "m" * 10_000, "h", 80, None
+        ),
+        1e-6,
+    )
     [(attributes, _)] = telemetry.points("kvpolicy.decisions")
     assert len(attributes["gen_ai.request.model"]) == 200
 

@@ -20,7 +20,11 @@ from otel_kvpolicy import KVPolicyInstrumentor
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-CALL: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+CALL: dict[str, Any] = {
+    "model": "stand-in",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 4,
+}
 
 APP = """
 from openai import OpenAI
@@ -38,7 +42,11 @@ def closed_port() -> int:
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_collector_that_is_not_there(server: StandIn, protocol: str) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "KV_CACHE_"))
+    }
     environment = {
         **clean,
         "OPENAI_BASE_URL": server.base_url,
@@ -48,12 +56,33 @@ def test_a_collector_that_is_not_there(server: StandIn, protocol: str) -> None:
         "OTEL_METRIC_EXPORT_INTERVAL": "100",
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
-    command = [str(Path(sys.executable).with_name("opentelemetry-instrument")), "--logs_exporter", "none", sys.executable, "-c", APP]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=120)
-    plain = subprocess.run([sys.executable, "-c", APP], check=False, env=environment, capture_output=True, text=True, timeout=60)
+    command = [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        "--logs_exporter",
+        "none",
+        sys.executable,
+        "-c",
+        APP,
+    ]
+    done = subprocess.run(
+        command, check=False, env=environment, capture_output=True, text=True, timeout=120
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", APP],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == plain.returncode == 0, done.stderr
     assert done.stdout == plain.stdout
-    assert ["kv_transfer_params" in request.body for request in server.requests] == [True, True, False, False]
+    assert ["kv_transfer_params" in request.body for request in server.requests] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 class Hanging(SpanExporter):
@@ -70,7 +99,11 @@ class Hanging(SpanExporter):
 
 def test_an_exporter_that_hangs(server: StandIn, telemetry: Telemetry) -> None:
     exporter, provider, instrumentor = Hanging(), TracerProvider(), KVPolicyInstrumentor()
-    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=16, max_export_batch_size=1, schedule_delay_millis=1))
+    provider.add_span_processor(
+        BatchSpanProcessor(
+            exporter, max_queue_size=16, max_export_batch_size=1, schedule_delay_millis=1
+        )
+    )
     instrumentor.instrument(tracer_provider=provider, meter_provider=telemetry.meter_provider)
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:

@@ -26,7 +26,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from otel_kvpolicy import KVPolicyInstrumentor
-from otel_kvpolicy.instrumentation import dropped
+from otel_kvpolicy.instrumentation import finalizers as dropped
 from otel_kvpolicy.instrumentation.call import ChatCall
 from otel_kvpolicy.standin import FAULT_HEADER, StandIn
 from tests.conftest import Telemetry
@@ -65,7 +65,13 @@ class Plan(NamedTuple):
     def of(cls, seed: int) -> Plan:
         dice = random.Random(seed)
         fault = dice.choice(FAULTS) if dice.random() < 0.2 else None
-        return cls(dice.choice(WAYS), fault, dice.random() < 0.5, dice.random() < 0.25, dice.randrange(1, 60))
+        return cls(
+            dice.choice(WAYS),
+            fault,
+            dice.random() < 0.5,
+            dice.random() < 0.25,
+            dice.randrange(1, 60),
+        )
 
     def call(self, client: Any, seed: int) -> Any:
         """Sends it: what an openai client's ``create`` returns, sync or async."""
@@ -76,7 +82,9 @@ class Plan(NamedTuple):
         text = f"question {seed} " * (seed % 40 + 1)
         if self.responses:
             return client.responses.create(**common, input=text, max_output_tokens=16)
-        return client.chat.completions.create(**common, messages=[{"role": "user", "content": text}], max_tokens=4)
+        return client.chat.completions.create(
+            **common, messages=[{"role": "user", "content": text}], max_tokens=4
+        )
 
 
 class Sent:
@@ -163,7 +171,9 @@ async def async_half(base_url: str, seeds: list[int], sent: Sent) -> list[str]:
     waiting = iter(seeds)
     ends: list[str] = []
     http = DefaultAsyncHttpxClient(event_hooks={"request": [sent.when_async]})
-    async with AsyncOpenAI(base_url=base_url, api_key="key", max_retries=1, timeout=1, http_client=http) as client:
+    async with AsyncOpenAI(
+        base_url=base_url, api_key="key", max_retries=1, timeout=1, http_client=http
+    ) as client:
 
         async def worker() -> None:
             for seed in waiting:
@@ -226,7 +236,9 @@ def collected() -> bool:
 def held() -> tuple[int, int]:
     """Bytes in memory, and objects that are alive."""
     gc.collect()
-    return int((PROC / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"), len(gc.get_objects())
+    return int((PROC / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"), len(
+        gc.get_objects()
+    )
 
 
 def soon(holds: Callable[[], bool]) -> bool:
@@ -238,7 +250,9 @@ def soon(holds: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def spans(telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[OpenSpans]:
+def spans(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[OpenSpans]:
     """The instrumentor on, its spans counted only: kept ones would hide what is left behind."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.001)
@@ -278,8 +292,13 @@ def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> 
     assert sent.requests > CALLS, "some were tried again"
     assert telemetry.total("kvpolicy.decisions") == CALLS
     assert telemetry.total("kvpolicy.errors") == 0
-    assert soon(lambda: collected() and spans.started == spans.ended == CALLS), (spans.started, spans.ended)
-    assert soon(lambda: collected() and not any(isinstance(each, ChatCall) for each in gc.get_objects()))
+    assert soon(lambda: collected() and spans.started == spans.ended == CALLS), (
+        spans.started,
+        spans.ended,
+    )
+    assert soon(
+        lambda: collected() and not any(isinstance(each, ChatCall) for each in gc.get_objects())
+    )
     if len(rest) >= MEASURED:
         assert more < OBJECTS_PER_CALL * len(rest)
         assert grown < BYTES_PER_CALL * len(rest)

@@ -47,7 +47,14 @@ async def asgi(scope, receive, send):
 
 SERVERS = {
     "gunicorn": ["--workers", "2", "--bind", "127.0.0.1:{port}", "application:wsgi"],
-    "gunicorn_preload": ["--preload", "--workers", "2", "--bind", "127.0.0.1:{port}", "application:wsgi"],
+    "gunicorn_preload": [
+        "--preload",
+        "--workers",
+        "2",
+        "--bind",
+        "127.0.0.1:{port}",
+        "application:wsgi",
+    ],
     "uvicorn": ["--workers", "2", "--port", "{port}", "--lifespan", "off", "application:asgi"],
 }
 
@@ -77,7 +84,13 @@ def running(name: str, folder: Path, environment: dict[str, str]) -> Iterator[st
     """The server under ``opentelemetry-instrument``, on a port of its own."""
     (folder / "application.py").write_text(APP)
     url = f"http://127.0.0.1:{free_port()}"
-    instrument = [str(Path(sys.executable).with_name("opentelemetry-instrument")), "--traces_exporter", "none", "--logs_exporter", "none"]
+    instrument = [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        "--traces_exporter",
+        "none",
+        "--logs_exporter",
+        "none",
+    ]
     options = [option.format(port=url.rpartition(":")[2]) for option in SERVERS[name]]
     command = [*instrument, sys.executable, "-m", name.partition("_")[0], *options]
     with (folder / "log").open("wb") as log:
@@ -110,7 +123,11 @@ def decisions(sink: Sink) -> float:
 def test_what_every_worker_decides_is_counted(name: str, server: StandIn, tmp_path: Path) -> None:
     if importlib.util.find_spec(name.partition("_")[0]) is None:
         pytest.skip("not installed")
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "KV_CACHE_"))}
+    clean = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("OTEL_", "KV_CACHE_"))
+    }
     with Sink() as sink:
         environment = {
             **clean,
@@ -119,7 +136,9 @@ def test_what_every_worker_decides_is_counted(name: str, server: StandIn, tmp_pa
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta",
             "OTEL_METRIC_EXPORT_INTERVAL": "200",
-            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(tmp_path)])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [os.environ.get("PYTHONPATH"), str(tmp_path)])
+            ),
         }
         with running(name, tmp_path, environment) as url:
             workers: list[bytes] = []
@@ -129,4 +148,6 @@ def test_what_every_worker_decides_is_counted(name: str, server: StandIn, tmp_pa
             assert len(set(workers)) == 2
             assert eventually(lambda: decisions(sink) >= len(workers)), (decisions(sink), workers)
         assert decisions(sink) == len(workers)
-    assert ["kv_transfer_params" in request.body for request in server.requests] == [True] * len(workers)
+    assert ["kv_transfer_params" in request.body for request in server.requests] == [True] * len(
+        workers
+    )

@@ -19,7 +19,11 @@ CANARY = "CaNaRy7319"
 def call(client: OpenAI, *, stream: bool, broken: bool) -> None:
     tool = {
         "type": "function",
-        "function": {"name": CANARY, "description": CANARY, "parameters": {"type": "object", "properties": {CANARY: {}}}},
+        "function": {
+            "name": CANARY,
+            "description": CANARY,
+            "parameters": {"type": "object", "properties": {CANARY: {}}},
+        },
     }
     answer: Any = client.chat.completions.create(
         model="stand-in",
@@ -27,12 +31,21 @@ def call(client: OpenAI, *, stream: bool, broken: bool) -> None:
             {"role": "system", "content": CANARY},
             {
                 "role": "user",
-                "content": [{"type": "text", "text": CANARY}, {"type": "image_url", "image_url": {"url": f"http://{CANARY}"}}],
+                "content": [
+                    {"type": "text", "text": CANARY},
+                    {"type": "image_url", "image_url": {"url": f"http://{CANARY}"}},
+                ],
             },
             {
                 "role": "assistant",
                 "content": CANARY,
-                "tool_calls": [{"id": CANARY, "type": "function", "function": {"name": CANARY, "arguments": CANARY}}],
+                "tool_calls": [
+                    {
+                        "id": CANARY,
+                        "type": "function",
+                        "function": {"name": CANARY, "arguments": CANARY},
+                    }
+                ],
             },
             {"role": "tool", "tool_call_id": CANARY, "content": CANARY},
         ],
@@ -53,25 +66,41 @@ def call(client: OpenAI, *, stream: bool, broken: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("broken", [False, True])
 def test_nothing_of_the_call_is_exported(
-    server: StandIn, instrumented: Telemetry, caplog: pytest.LogCaptureFixture, stream: bool, broken: bool
+    server: StandIn,
+    instrumented: Telemetry,
+    caplog: pytest.LogCaptureFixture,
+    stream: bool,
+    broken: bool,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="otel_kvpolicy")
     base_url = server.base_url.replace("http://", f"http://user:{CANARY}@")
     failing = pytest.raises(Exception, match="500") if broken else nullcontext()
-    with OpenAI(base_url=base_url, api_key=CANARY, max_retries=0) as client, kv_context(rag_context=CANARY), failing:
+    with (
+        OpenAI(base_url=base_url, api_key=CANARY, max_retries=0) as client,
+        kv_context(rag_context=CANARY),
+        failing,
+    ):
         call(client, stream=stream, broken=broken)
     [span] = instrumented.spans("otel_kvpolicy")
     exported = [
         span.to_json(),
-        *(str(instrumented.points(f"kvpolicy.{name}")) for name in ("decisions", "prompt.tokens", "score", "errors")),
+        *(
+            str(instrumented.points(f"kvpolicy.{name}"))
+            for name in ("decisions", "prompt.tokens", "score", "errors")
+        ),
     ]
-    exported += [record.getMessage() for record in caplog.records if record.name.startswith("otel_kvpolicy")]
+    exported += [
+        record.getMessage() for record in caplog.records if record.name.startswith("otel_kvpolicy")
+    ]
     assert "kvpolicy.decision" in exported[0]
     assert not [text for text in exported if CANARY.lower() in text.lower()]
 
 
 def test_a_fault_of_ours_does_not_quote_the_call(
-    server: StandIn, instrumented: Telemetry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: StandIn,
+    instrumented: Telemetry,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def quoting(text: Any, *_: Any, **__: Any) -> Any:
         raise RuntimeError(CANARY)
@@ -80,5 +109,7 @@ def test_a_fault_of_ours_does_not_quote_the_call(
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         call(client, stream=False, broken=False)
     assert instrumented.total("kvpolicy.errors") == 1
-    assert CANARY not in " ".join(record.getMessage() for record in caplog.records if record.levelno >= logging.INFO)
+    assert CANARY not in " ".join(
+        record.getMessage() for record in caplog.records if record.levelno >= logging.INFO
+    )
     assert CANARY not in str(instrumented.points("kvpolicy.errors"))

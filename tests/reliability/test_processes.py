@@ -39,7 +39,11 @@ def decisions():
 def run(server: StandIn, code: str, **environment: str) -> str:
     """Runs a program against the server; its output, where it says nothing on stderr."""
     server.requests.clear()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "KV_CACHE_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OTEL_", "KV_CACHE_"))
+    }
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
         check=False,
@@ -79,7 +83,8 @@ def test_a_forked_worker_decides_and_counts(server: StandIn) -> None:
 LEARNS = f"""
 {CALL}
 import os, threading
-from otel_kvpolicy import KVPolicyInstrumentor, learning, settings
+from otel_kvpolicy import KVPolicyInstrumentor, settings
+from otel_kvpolicy import persistence as learning
 KVPolicyInstrumentor().instrument()
 call()
 rule = learning.learner(settings.current(), print).rule
@@ -105,9 +110,14 @@ print(codes)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_children_forked_while_the_rule_learns_go_on_with_it(server: StandIn, tmp_path: Path) -> None:
+def test_children_forked_while_the_rule_learns_go_on_with_it(
+    server: StandIn, tmp_path: Path
+) -> None:
     state = tmp_path / "learned.json"
-    assert run(server, LEARNS, KV_CACHE_RULE="adaptive", KV_CACHE_STATE_FILE=str(state)) == f"{[0] * 10}\n"
+    assert (
+        run(server, LEARNS, KV_CACHE_RULE="adaptive", KV_CACHE_STATE_FILE=str(state))
+        == f"{[0] * 10}\n"
+    )
     assert len(server.requests) == 11
     assert json.loads(state.read_text())["classes"]
 

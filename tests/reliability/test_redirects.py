@@ -17,7 +17,11 @@ from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.standin.loopback import LoopbackServer, address, listen
 from tests.conftest import Telemetry
 
-CALL: dict[str, Any] = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+CALL: dict[str, Any] = {
+    "model": "stand-in",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 2,
+}
 SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
 
 
@@ -29,7 +33,11 @@ def redirecting(url: str, status: int) -> Iterator[str]:
         return RedirectResponse(f"{url}{request.url.path}", status)
 
     listener = listen("localhost", 0)
-    server = LoopbackServer(Starlette(routes=[Route("/{path:path}", away, methods=["GET", "POST"])]), [listener], "redirecting")
+    server = LoopbackServer(
+        Starlette(routes=[Route("/{path:path}", away, methods=["GET", "POST"])]),
+        [listener],
+        "redirecting",
+    )
     server.start()
     try:
         yield address(listener).replace("127.0.0.1", "localhost") + "/v1"
@@ -42,10 +50,15 @@ def test_a_redirect_that_repeats_the_body_repeats_the_hint(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "localhost")
-    with redirecting(server.url, status) as base_url, OpenAI(base_url=base_url, api_key="key") as client:
+    with (
+        redirecting(server.url, status) as base_url,
+        OpenAI(base_url=base_url, api_key="key") as client,
+    ):
         assert client.chat.completions.create(**CALL).id
     assert server.last.body == {**CALL, "kv_transfer_params": SKIP}
-    assert "authorization" not in server.last.headers, "the client keeps the key from the other host"
+    assert "authorization" not in server.last.headers, (
+        "the client keeps the key from the other host"
+    )
     [span] = instrumented.decided
     assert span.attributes["server.address"] == "localhost"
     assert instrumented.total("kvpolicy.decisions") == 1
@@ -55,13 +68,18 @@ def test_where_the_first_host_is_excluded_the_second_is_sent_nothing(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "127.0.0.1")
-    with redirecting(server.url, 307) as base_url, OpenAI(base_url=base_url, api_key="key") as client:
+    with (
+        redirecting(server.url, 307) as base_url,
+        OpenAI(base_url=base_url, api_key="key") as client,
+    ):
         assert client.chat.completions.create(**CALL).id
     assert server.last.body == CALL
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_a_redirect_that_asks_anew_takes_nothing_along(server: StandIn, instrumented: Telemetry, status: int) -> None:
+def test_a_redirect_that_asks_anew_takes_nothing_along(
+    server: StandIn, instrumented: Telemetry, status: int
+) -> None:
     with (
         redirecting(server.url, status) as base_url,
         OpenAI(base_url=base_url, api_key="key", max_retries=0) as client,
@@ -80,11 +98,20 @@ def test_a_vendor_behind_a_redirect_that_refuses_the_hint(instrumented: Telemetr
     ):
         assert client.chat.completions.create(**CALL).id
         assert client.chat.completions.create(**CALL).id
-        assert ["kv_transfer_params" in request.body for request in vendor.requests] == [True, False, False]
-    assert [span.attributes["kvpolicy.hint.outcome"] for span in instrumented.decided] == ["rejected", "rejected"]
+        assert ["kv_transfer_params" in request.body for request in vendor.requests] == [
+            True,
+            False,
+            False,
+        ]
+    assert [span.attributes["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+        "rejected",
+        "rejected",
+    ]
 
 
-def test_a_url_in_the_query_is_no_other_server(server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_in_the_query_is_no_other_server(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "elsewhere.example")
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         client.post("/chat/completions?next=http://elsewhere.example/", body=CALL, cast_to=object)

@@ -18,7 +18,10 @@ class BlockLru:
 
     def held(self, blocks: Sequence[int]) -> int:
         """Leading blocks of a prompt that are held."""
-        return next((end for end in range(len(blocks)) if tuple(blocks[: end + 1]) not in self.order), len(blocks))
+        return next(
+            (end for end in range(len(blocks)) if tuple(blocks[: end + 1]) not in self.order),
+            len(blocks),
+        )
 
     def access(self, blocks: Sequence[int], limit: int) -> int:
         """Reads what is held of a prompt and writes what is missing of its first ``limit`` blocks."""
@@ -69,7 +72,9 @@ def best_possible(prompts: Sequence[Sequence[int]], capacity: int) -> int:
         prefixes = [tuple(blocks[: end + 1]) for end in range(len(blocks))]
         found: dict[frozenset[Prefix], int] = {}
         for held, score in states.items():
-            hit = next((at for at, prefix in enumerate(prefixes) if prefix not in held), len(prefixes))
+            hit = next(
+                (at for at, prefix in enumerate(prefixes) if prefix not in held), len(prefixes)
+            )
             for kept in _subtrees(held | set(prefixes), capacity):
                 found[kept] = max(found.get(kept, -1), score + hit)
         states = found
@@ -80,5 +85,9 @@ def _subtrees(prefixes: frozenset[Prefix] | set[Prefix], capacity: int) -> set[f
     """Every set of at most ``capacity`` of ``prefixes`` that holds with each prefix all shorter ones."""
     found = {frozenset[Prefix]()}
     for prefix in sorted(prefixes, key=len):
-        found |= {kept | {prefix} for kept in found if len(kept) < capacity and (len(prefix) == 1 or prefix[:-1] in kept)}
+        found |= {
+            kept | {prefix}
+            for kept in found
+            if len(kept) < capacity and (len(prefix) == 1 or prefix[:-1] in kept)
+        }
     return found

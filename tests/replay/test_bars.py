@@ -9,9 +9,9 @@ from itertools import count
 
 import pytest
 
-from otel_kvpolicy.replay.engine import Outcome, Tiers
-from otel_kvpolicy.replay.rules import parse_rule
-from otel_kvpolicy.replay.trace import Request, Trace, build_trace
+from otel_kvpolicy.cli.replay.simulator.engine import Outcome, Tiers
+from otel_kvpolicy.cli.replay.simulator.players import parse_rule
+from otel_kvpolicy.cli.replay.trace.trace import Request, Trace, build_trace
 
 from .traces import AIRLINE, CODING, MOONCAKE, real_trace
 
@@ -43,7 +43,10 @@ def test_an_hour_of_chat_under_pressure() -> None:
 @pytest.mark.parametrize("rule", ["thresholds", "turns", "seen"])
 def test_no_fixed_rule_is_as_good_at_every_size(rule: str) -> None:
     learned, fixed = mooncake("adaptive"), mooncake(rule)
-    assert all(mine.hit_rate >= theirs.hit_rate - 0.1 * POINT for mine, theirs in zip(learned, fixed, strict=True))
+    assert all(
+        mine.hit_rate >= theirs.hit_rate - 0.1 * POINT
+        for mine, theirs in zip(learned, fixed, strict=True)
+    )
 
 
 @pytest.mark.parametrize("clients", [2, 8, 32])
@@ -62,14 +65,18 @@ def test_many_clients_that_share_nothing_are_not_below_storing_everything(client
 def test_coding_agents_are_stored() -> None:
     trace = real_trace(CODING)
     for capacity in (500, 2_000, 5_000, 10_000, 20_000, 100_000):
-        learned, always = (parse_rule(rule).runner(trace)(Tiers(capacity)) for rule in ("adaptive", "always"))
+        learned, always = (
+            parse_rule(rule).runner(trace)(Tiers(capacity)) for rule in ("adaptive", "always")
+        )
         assert learned.hit_rate >= always.hit_rate - 0.1 * POINT
 
 
 def test_agents_with_tools_are_stored() -> None:
     trace = real_trace(AIRLINE)
     for capacity in (50, 200, 1_500):
-        learned, always = (parse_rule(rule).runner(trace)(Tiers(capacity)) for rule in ("adaptive", "always"))
+        learned, always = (
+            parse_rule(rule).runner(trace)(Tiers(capacity)) for rule in ("adaptive", "always")
+        )
         assert learned.hit_rate >= always.hit_rate - 0.1 * POINT
 
 
@@ -97,7 +104,11 @@ def talks(
     draw = random.Random(seed)
     head = blocks(system)
     for _ in range(number):
-        time, prompt, turns = draw.uniform(start, end), [*head, *blocks(1 + int(draw.expovariate(1 / first)))], 0
+        time, prompt, turns = (
+            draw.uniform(start, end),
+            [*head, *blocks(1 + int(draw.expovariate(1 / first)))],
+            0,
+        )
         while True:
             yield Request(time, len(prompt) * CHUNK, 200, list(prompt), turns, system * CHUNK, role)
             if draw.random() >= goes_on:
@@ -119,9 +130,24 @@ def documents(seed: int, requests: int, number: int, tail: float) -> Iterator[Re
 @lru_cache
 def made(name: str) -> Trace:
     requests: dict[str, Sequence[Iterator[Request]]] = {
-        "no reuse, then full reuse": (talks(1, 0, 3000, 3000, goes_on=0), talks(2, 3000, 6000, 500, goes_on=0.85)),
-        "full reuse, then none": (talks(1, 0, 3000, 500, goes_on=0.85), talks(2, 3000, 6000, 3000, goes_on=0)),
-        "by turns": tuple(talks(at, at * 1500, (at + 1) * 1500, 250 if at % 2 else 1500, goes_on=0.85 if at % 2 else 0) for at in range(6)),
+        "no reuse, then full reuse": (
+            talks(1, 0, 3000, 3000, goes_on=0),
+            talks(2, 3000, 6000, 500, goes_on=0.85),
+        ),
+        "full reuse, then none": (
+            talks(1, 0, 3000, 500, goes_on=0.85),
+            talks(2, 3000, 6000, 3000, goes_on=0),
+        ),
+        "by turns": tuple(
+            talks(
+                at,
+                at * 1500,
+                (at + 1) * 1500,
+                250 if at % 2 else 1500,
+                goes_on=0.85 if at % 2 else 0,
+            )
+            for at in range(6)
+        ),
         "agents among one-offs": (
             talks(1, 0, 5000, 400, goes_on=0.9, gap=20, system=8, role="agent"),
             talks(2, 0, 5000, 3000, goes_on=0.02, role="batch"),
@@ -153,7 +179,10 @@ MADE = (
 @pytest.mark.parametrize("name", MADE)
 def test_traffic_made_to_trip_it_costs_it_no_point(name: str, clients: int) -> None:
     trace = made(name)
-    learned, always = parse_rule("adaptive").runner(trace, clients=clients), parse_rule("always").runner(trace)
+    learned, always = (
+        parse_rule("adaptive").runner(trace, clients=clients),
+        parse_rule("always").runner(trace),
+    )
     for share in (128, 64, 32, 16, 8, 4, 1):
         tiers = Tiers(max(1, trace.unique_blocks // share))
         mine, theirs = learned(tiers), always(tiers)
@@ -161,7 +190,15 @@ def test_traffic_made_to_trip_it_costs_it_no_point(name: str, clients: int) -> N
         assert mine.written <= 1.02 * theirs.written, share
 
 
-@pytest.mark.parametrize("name", ["agents among one-offs", "agents among one-offs, without names", "full reuse, then none", "by turns"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agents among one-offs",
+        "agents among one-offs, without names",
+        "full reuse, then none",
+        "by turns",
+    ],
+)
 def test_one_offs_no_longer_push_out_what_comes_back(name: str) -> None:
     trace = made(name)
     tiers = Tiers(trace.unique_blocks // 64)

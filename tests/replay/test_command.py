@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from otel_kvpolicy.cli import main
-from otel_kvpolicy.replay import comparison
+from otel_kvpolicy.cli.replay.simulator import comparison
 
 from .traces import MOONCAKE, mooncake_line, real, write_lines
 
@@ -55,7 +55,17 @@ def test_a_table_for_each_size_a_row_for_each_rule(trace: Path) -> None:
 
 
 def test_eighty_columns_hold_all_tiers_and_settings(trace: Path) -> None:
-    result = replay(trace, "--l1", "40", "--l2", "80", "--gpu", "10", "--rule", "thresholds:prefix=512,context=off,turns=2")
+    result = replay(
+        trace,
+        "--l1",
+        "40",
+        "--l2",
+        "80",
+        "--gpu",
+        "10",
+        "--rule",
+        "thresholds:prefix=512,context=off,turns=2",
+    )
     assert result.exit_code == 0, result.output
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "…" not in result.stdout
@@ -69,28 +79,68 @@ def test_sizes_are_shares_of_the_trace_by_default(trace: Path, tmp_path: Path) -
     sizes = [row["l1_chunks"] for row in facts["results"]]
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == facts["distinct_chunks"]
-    assert [row["hit_ratio"] for row in facts["results"]] == sorted(row["hit_ratio"] for row in facts["results"])
+    assert [row["hit_ratio"] for row in facts["results"]] == sorted(
+        row["hit_ratio"] for row in facts["results"]
+    )
 
 
 def test_csv_and_json_say_the_same(trace: Path, tmp_path: Path) -> None:
     table, facts = tmp_path / "out.csv", tmp_path / "out.json"
-    result = replay(trace, "--l1", "30", "--l2", "60", "--rule", "always", "--rule", "never", "--out", table, "--out", facts)
+    result = replay(
+        trace,
+        "--l1",
+        "30",
+        "--l2",
+        "60",
+        "--rule",
+        "always",
+        "--rule",
+        "never",
+        "--out",
+        table,
+        "--out",
+        facts,
+    )
     assert result.exit_code == 0, result.output
     read = json.loads(facts.read_text())
-    assert (read["source"], read["formats"], read["requests"], read["chunk_tokens"]) == ("trace.jsonl", ["Mooncake"], 80, 512)
-    assert [{name: str(value) for name, value in row.items()} for row in read["results"]] == rows(table)
+    assert (read["source"], read["formats"], read["requests"], read["chunk_tokens"]) == (
+        "trace.jsonl",
+        ["Mooncake"],
+        80,
+        512,
+    )
+    assert [{name: str(value) for name, value in row.items()} for row in read["results"]] == rows(
+        table
+    )
     always, never = read["results"]
     assert always["hit_ratio"] == pytest.approx(always["l1_hit_ratio"] + always["l2_hit_ratio"])
-    assert (never["hit_ratio"], never["chunks_written"], never["skipped_calls_ratio"], never["skipped_tokens_ratio"]) == (0, 0, 1, 1)
-    assert always["chunks_written"] + always["chunks_promoted"] - always["l1_evictions"] == 30  # what is held in the end
+    assert (
+        never["hit_ratio"],
+        never["chunks_written"],
+        never["skipped_calls_ratio"],
+        never["skipped_tokens_ratio"],
+    ) == (0, 0, 1, 1)
+    assert (
+        always["chunks_written"] + always["chunks_promoted"] - always["l1_evictions"] == 30
+    )  # what is held in the end
     assert always["l2_chunks_written"] - always["l2_evictions"] == 60
 
 
 def test_bytes_by_model_and_by_hand(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    assert replay(trace, "--l1", "1GiB", "--model", "llama-3.1-8b", "--rule", "always", "--out", out).exit_code == 0
+    assert (
+        replay(
+            trace, "--l1", "1GiB", "--model", "llama-3.1-8b", "--rule", "always", "--out", out
+        ).exit_code
+        == 0
+    )
     assert rows(out)[0]["l1_chunks"] == "16"
-    assert replay(trace, "--l1", "1GiB", "--kv-bytes-per-token", "65536", "--rule", "always", "--out", out).exit_code == 0
+    assert (
+        replay(
+            trace, "--l1", "1GiB", "--kv-bytes-per-token", "65536", "--rule", "always", "--out", out
+        ).exit_code
+        == 0
+    )
     assert rows(out)[0]["l1_chunks"] == "32"
 
 
@@ -104,21 +154,37 @@ def test_warm_up(trace: Path, tmp_path: Path) -> None:
     assert float(rows(out)[0]["hit_ratio"]) > float(rows(cold)[0]["hit_ratio"])
 
 
-def test_the_sweep_finds_thresholds_that_are_as_good_as_it_says(trace: Path, tmp_path: Path) -> None:
+def test_the_sweep_finds_thresholds_that_are_as_good_as_it_says(
+    trace: Path, tmp_path: Path
+) -> None:
     out, again = tmp_path / "best.csv", tmp_path / "again.csv"
     result = replay(trace, "--l1", "20,40", "--sweep", "--out", out)
     assert result.exit_code == 0, result.output
     assert len(re.findall(r"^ +\d+ +(?:hits|writes)", result.stdout, re.MULTILINE)) == 4
     found = rows(out)
-    assert replay(trace, "--l1", "20,40", *(part for row in found for part in ("--rule", row["rule"])), "--out", again).exit_code == 0
+    assert (
+        replay(
+            trace,
+            "--l1",
+            "20,40",
+            *(part for row in found for part in ("--rule", row["rule"])),
+            "--out",
+            again,
+        ).exit_code
+        == 0
+    )
     assert rows(again) == found
     replay(trace, "--l1", "20,40", "--rule", "thresholds", "--rule", "turns", "--out", again)
     for size in ("20", "40"):
         best = max(float(row["hit_ratio"]) for row in found if row["l1_chunks"] == size)
-        assert best >= max(float(row["hit_ratio"]) for row in rows(again) if row["l1_chunks"] == size)
+        assert best >= max(
+            float(row["hit_ratio"]) for row in rows(again) if row["l1_chunks"] == size
+        )
 
 
-def test_processes_find_what_one_finds(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_find_what_one_finds(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = tmp_path / "one.csv", tmp_path / "two.csv"
     assert replay(trace, "--jobs", "1", "--out", one).exit_code == 0
     monkeypatch.setattr(comparison, "_WORTH_PROCESSES", 0)
@@ -138,7 +204,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href", "srcset", "action", "data"}]
+        self.links += [
+            value or ""
+            for name, value in attrs
+            if name in {"src", "href", "xlink:href", "srcset", "action", "data"}
+        ]
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
@@ -148,7 +218,10 @@ CANARY = "<script>alert(1)</script>&$x^{"
 
 
 def test_the_report_asks_nothing_of_any_server_and_escapes_every_name(tmp_path: Path) -> None:
-    lines = [mooncake_line([at, at + 1], at, turns=at % 3, **{"class": CANARY if at % 2 else "agent"}) for at in range(30)]
+    lines = [
+        mooncake_line([at, at + 1], at, turns=at % 3, **{"class": CANARY if at % 2 else "agent"})
+        for at in range(30)
+    ]
     folder = tmp_path / "a<img src=x onerror=alert(1)>"
     folder.mkdir()
     trace = write_lines(folder / "b<b>&.jsonl", lines)
@@ -209,7 +282,11 @@ def test_wrong_usage_ends_with_2(trace: Path, arguments: list[str], problem: str
 def test_no_trace_ends_with_2(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    for path, problem in ((empty, "it is empty"), (tmp_path / "missing", "no such file"), (tmp_path, "empty.jsonl is no trace")):
+    for path, problem in (
+        (empty, "it is empty"),
+        (tmp_path / "missing", "no such file"),
+        (tmp_path, "empty.jsonl is no trace"),
+    ):
         result = replay(path)
         assert (result.exit_code, result.stdout) == (2, "")
         assert problem in result.stderr
@@ -232,17 +309,38 @@ def test_a_report_that_cannot_be_written_is_said(trace: Path, tmp_path: Path) ->
 
 def test_without_the_extra_one_line_says_what_to_install(trace: Path) -> None:
     script = "import sys; sys.modules['numpy'] = None; from otel_kvpolicy.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script, "replay", str(trace)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, "replay", str(trace)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr == "Error: replay needs numpy: pip install 'otel-kvpolicy[replay]'\n"
 
 
 def test_real_traffic_from_the_shell(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    command = [sys.executable, "-m", "otel_kvpolicy.cli", "replay", str(real(MOONCAKE)), "--l1", "2500,5000,10000,20000,50000,200000"]
-    done = subprocess.run([*command, "--jobs", "2", "--out", str(out)], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "otel_kvpolicy.cli",
+        "replay",
+        str(real(MOONCAKE)),
+        "--l1",
+        "2500,5000,10000,20000,50000,200000",
+    ]
+    done = subprocess.run(
+        [*command, "--jobs", "2", "--out", str(out)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    written = {(row["rule"], row["l1_chunks"]): (round(100 * float(row["hit_ratio"]), 2), int(row["chunks_written"])) for row in rows(out)}
+    written = {
+        (row["rule"], row["l1_chunks"]): (
+            round(100 * float(row["hit_ratio"]), 2),
+            int(row["chunks_written"]),
+        )
+        for row in rows(out)
+    }
     assert written["always", "5000"] == (12.09, 242_298)
     assert written["thresholds", "5000"] == (12.11, 240_921)
     assert written["turns", "50000"] == (23.19, 67_142)

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-from otel_kvpolicy.replay.readers import Loaded, TraceError, load
+from otel_kvpolicy.cli.replay.trace.readers import Loaded, TraceError, load
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import decision_log
 
@@ -30,7 +30,13 @@ def said(role: str, repeats: int, word: str = "") -> dict[str, str]:
     return {"role": role, "content": word + TEXT * repeats}
 
 
-TALK = [said("system", 100), said("user", 1), said("assistant", 60), said("user", 1), said("assistant", 2)]
+TALK = [
+    said("system", 100),
+    said("user", 1),
+    said("assistant", 60),
+    said("user", 1),
+    said("assistant", 2),
+]
 
 
 def one(path: Path, *documents: Any, **options: Any) -> Loaded:
@@ -43,50 +49,122 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_mooncake(path: Path) -> None:
-    loaded = one(path, mooncake_line([1, 2], 3), mooncake_line([1, 2, 3, 4], 5) | {"input_length": 1600})
+    loaded = one(
+        path, mooncake_line([1, 2], 3), mooncake_line([1, 2, 3, 4], 5) | {"input_length": 1600}
+    )
     trace = loaded.trace
     assert loaded.formats == ["Mooncake"]
-    assert (trace.block_tokens, trace.times, trace.input_tokens, trace.output_tokens) == (512, [3.0, 5.0], [1024, 1600], [9, 9])
-    assert (trace.block_counts, trace.seen_blocks) == ([2, 3], [0, 2])  # of the last one only 64 tokens are there
-    assert [text.history_turns for text in trace.texts] == [0, 1]  # it goes on where the first ended
+    assert (trace.block_tokens, trace.times, trace.input_tokens, trace.output_tokens) == (
+        512,
+        [3.0, 5.0],
+        [1024, 1600],
+        [9, 9],
+    )
+    assert (trace.block_counts, trace.seen_blocks) == (
+        [2, 3],
+        [0, 2],
+    )  # of the last one only 64 tokens are there
+    assert [text.history_turns for text in trace.texts] == [
+        0,
+        1,
+    ]  # it goes on where the first ended
 
 
 def test_what_a_derived_trace_says_is_taken(path: Path) -> None:
-    trace = one(path, mooncake_line([1, 2, 3, 4], turns=7, system_tokens=1000, **{"class": "planner"})).trace
-    assert (trace.roles, trace.texts[0].history_turns, trace.texts[0].prefix_chars) == (["planner"], 7, 4000)
+    trace = one(
+        path, mooncake_line([1, 2, 3, 4], turns=7, system_tokens=1000, **{"class": "planner"})
+    ).trace
+    assert (trace.roles, trace.texts[0].history_turns, trace.texts[0].prefix_chars) == (
+        ["planner"],
+        7,
+        4000,
+    )
 
 
 @pytest.mark.parametrize("size", [16, 256, 512, 2048])
 def test_the_tokens_of_a_chunk_are_told_from_the_lengths(path: Path, size: int) -> None:
     lengths = [3 * size + 5, 9 * size, 9 * size + size // 2]
-    lines = [{"timestamp": 0, "input_length": tokens, "hash_ids": [*range(-(-tokens // size))]} for tokens in lengths]
+    lines = [
+        {"timestamp": 0, "input_length": tokens, "hash_ids": [*range(-(-tokens // size))]}
+        for tokens in lengths
+    ]
     assert one(path, *lines).trace.block_tokens == size
 
 
 def test_lengths_that_fit_no_chunk_ask_for_it(path: Path) -> None:
-    lines = [{"timestamp": 0, "input_length": 100, "hash_ids": [1, 2, 3]}, {"timestamp": 1, "input_length": 9000, "hash_ids": [1]}]
+    lines = [
+        {"timestamp": 0, "input_length": 100, "hash_ids": [1, 2, 3]},
+        {"timestamp": 1, "input_length": 9000, "hash_ids": [1]},
+    ]
     with pytest.raises(TraceError, match="--block-tokens"):
         one(path, *lines)
     assert one(path, *lines, block_tokens=30).trace.block_counts == [3, 1]
 
 
 def test_qwen_bailian(path: Path) -> None:
-    first = {"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 8, "type": "text", "turn": 1}
-    second = first | {"chat_id": 2, "parent_chat_id": 1, "timestamp": 61.0, "input_length": 70, "turn": 2, "type": "search"}
+    first = {
+        "chat_id": 1,
+        "parent_chat_id": -1,
+        "timestamp": 0.5,
+        "input_length": 40,
+        "output_length": 8,
+        "type": "text",
+        "turn": 1,
+    }
+    second = first | {
+        "chat_id": 2,
+        "parent_chat_id": 1,
+        "timestamp": 61.0,
+        "input_length": 70,
+        "turn": 2,
+        "type": "search",
+    }
     loaded = one(path, first | {"hash_ids": [5, 6, 7]}, second | {"hash_ids": [5, 6, 8, 9, 10]})
     trace = loaded.trace
     assert loaded.formats == ["Qwen-Bailian"]
-    assert (trace.block_tokens, trace.times, trace.block_counts, trace.seen_blocks) == (16, [0.5, 61.0], [2, 4], [0, 2])
-    assert ([text.history_turns for text in trace.texts], trace.roles) == ([0, 1], ["text", "search"])
+    assert (trace.block_tokens, trace.times, trace.block_counts, trace.seen_blocks) == (
+        16,
+        [0.5, 61.0],
+        [2, 4],
+        [0, 2],
+    )
+    assert ([text.history_turns for text in trace.texts], trace.roles) == (
+        [0, 1],
+        ["text", "search"],
+    )
 
 
 def test_lmcache_lookup_hashes(path: Path) -> None:
-    line = {"timestamp": 1775054425.7, "request_id": "chatcmpl-1", "model_name": "qwen", "chunk_size": 256, "seq_len": 700}
-    line |= {"dtypes": ["bfloat16"], "shapes": [[2, 36, 256, 1024]], "chunk_hashes": ["0x0a", "0x0b"]}
-    loaded = one(path, line, line | {"timestamp": 1775054426.0, "seq_len": 1030, "chunk_hashes": ["0x0a", "0x0b", "0x0c", "0x0d"]})
+    line = {
+        "timestamp": 1775054425.7,
+        "request_id": "chatcmpl-1",
+        "model_name": "qwen",
+        "chunk_size": 256,
+        "seq_len": 700,
+    }
+    line |= {
+        "dtypes": ["bfloat16"],
+        "shapes": [[2, 36, 256, 1024]],
+        "chunk_hashes": ["0x0a", "0x0b"],
+    }
+    loaded = one(
+        path,
+        line,
+        line
+        | {
+            "timestamp": 1775054426.0,
+            "seq_len": 1030,
+            "chunk_hashes": ["0x0a", "0x0b", "0x0c", "0x0d"],
+        },
+    )
     trace = loaded.trace
     assert loaded.formats == ["LMCache lookup hashes"]
-    assert (trace.block_tokens, trace.input_tokens, trace.block_counts, trace.seen_blocks) == (256, [700, 1030], [2, 4], [0, 2])
+    assert (trace.block_tokens, trace.input_tokens, trace.block_counts, trace.seen_blocks) == (
+        256,
+        [700, 1030],
+        [2, 4],
+        [0, 2],
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,25 +186,48 @@ def test_conversations(path: Path, wrap: Callable[[Any], Any]) -> None:
     before_second = sum(len(f"<{message['role']}>{message['content']}\n") for message in TALK[:4])
     assert trace.input_tokens[2] == before_second // 4
     system = len(f"<system>{TALK[0]['content']}\n") // 4 // 256
-    assert trace.seen_blocks == [0, system, trace.block_counts[0]]  # both talks have the system prompt; the third call goes on
+    assert trace.seen_blocks == [
+        0,
+        system,
+        trace.block_counts[0],
+    ]  # both talks have the system prompt; the third call goes on
 
 
 def test_a_request_that_ends_before_the_reply_is_one_call(path: Path) -> None:
-    trace = one(path, {"model": "m", "messages": TALK[:4], "tools": [{"type": "function", "function": {"name": "tide"}}]}).trace
+    trace = one(
+        path,
+        {
+            "model": "m",
+            "messages": TALK[:4],
+            "tools": [{"type": "function", "function": {"name": "tide"}}],
+        },
+    ).trace
     assert len(trace) == 1
     assert trace.texts[0].history_turns == 1
 
 
 def test_tools_and_tool_calls_tell_prompts_apart(path: Path) -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "tide", "arguments": TEXT * 60}}]}
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "tide", "arguments": TEXT * 60}}],
+    }
     other = call | {"tool_calls": [{"function": {"name": "wind", "arguments": TEXT * 60}}]}
     ends = [{"role": "tool", "content": "7"}, said("user", 1)]
-    trace = one(path, {"messages": [TALK[0], call, *ends]}, {"messages": [TALK[0], other, *ends]}).trace
-    assert trace.block_counts[0] > trace.seen_blocks[1] == len(f"<system>{TALK[0]['content']}\n") // 1024
+    trace = one(
+        path, {"messages": [TALK[0], call, *ends]}, {"messages": [TALK[0], other, *ends]}
+    ).trace
+    assert (
+        trace.block_counts[0]
+        > trace.seen_blocks[1]
+        == len(f"<system>{TALK[0]['content']}\n") // 1024
+    )
 
 
 @pytest.fixture
-def recorded(instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def recorded(
+    instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
     """A conversation of two calls and a call of its own, recorded as OTLP and in the decision log."""
     log = tmp_path / "decisions.jsonl"
     monkeypatch.setenv("KV_CACHE_DECISION_LOG", str(log))
@@ -137,17 +238,25 @@ def recorded(instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypat
                 client.chat.completions.create(model="stand-in", messages=TALK[:count])  # type: ignore[arg-type]
     assert decision_log.flush(20)
     spans = tmp_path / "spans.jsonl"
-    exported = [MessageToDict(encode_spans([span])) for span in instrumented.exporter.get_finished_spans()]
+    exported = [
+        MessageToDict(encode_spans([span])) for span in instrumented.exporter.get_finished_spans()
+    ]
     return write_lines(spans, exported), log
 
 
 def test_recorded_calls(recorded: tuple[Path, Path]) -> None:
     as_spans, as_log = (load([path]) for path in recorded)
-    assert (as_spans.formats, as_log.formats) == (["recorded spans (OTLP JSON lines)"], ["decision log"])
+    assert (as_spans.formats, as_log.formats) == (
+        ["recorded spans (OTLP JSON lines)"],
+        ["decision log"],
+    )
     for loaded in (as_spans, as_log):
         trace = loaded.trace
         assert [text.history_turns for text in trace.texts] == [0, 1]
-        assert trace.seen_blocks == [0, len(TALK[0]["content"]) // 4 // 256]  # the system prompt; different traces share no more
+        assert trace.seen_blocks == [
+            0,
+            len(TALK[0]["content"]) // 4 // 256,
+        ]  # the system prompt; different traces share no more
         assert "no content" in loaded.notes[0]
     assert as_spans.trace.input_tokens == as_log.trace.input_tokens
     assert as_spans.trace.paths == as_log.trace.paths
@@ -155,11 +264,25 @@ def test_recorded_calls(recorded: tuple[Path, Path]) -> None:
 
 def test_a_log_of_undecided_calls_is_no_trace(path: Path) -> None:
     with pytest.raises(TraceError, match="no calls in it"):
-        one(path, {"timestamp": "2026-01-01T00:00:00Z", "trace_id": "1", "attributes": {"http.method": "GET"}})
+        one(
+            path,
+            {
+                "timestamp": "2026-01-01T00:00:00Z",
+                "trace_id": "1",
+                "attributes": {"http.method": "GET"},
+            },
+        )
 
 
 @pytest.mark.parametrize(
-    "broken", ["{", "nonsense", '{"hash_ids": "x", "input_length": 5}', '{"hash_ids": [1], "input_length": -5}', "[" * 5000]
+    "broken",
+    [
+        "{",
+        "nonsense",
+        '{"hash_ids": "x", "input_length": 5}',
+        '{"hash_ids": [1], "input_length": -5}',
+        "[" * 5000,
+    ],
 )
 def test_a_broken_line_is_counted_and_named(path: Path, broken: str) -> None:
     good = json.dumps(mooncake_line([1, 2]))
@@ -193,10 +316,16 @@ def test_many_broken_lines_are_counted_and_the_first_are_kept(path: Path) -> Non
 @example(lines=[b"0", b'"x"', b"null"])
 @given(
     lines=st.lists(
-        st.one_of(st.binary(max_size=60), st.from_regex(rb'\{"(hash_ids|messages|chunk_hashes|attributes|traj)": .{0,20}\}')), max_size=8
+        st.one_of(
+            st.binary(max_size=60),
+            st.from_regex(rb'\{"(hash_ids|messages|chunk_hashes|attributes|traj)": .{0,20}\}'),
+        ),
+        max_size=8,
     )
 )
-def test_no_bytes_fail_the_rest(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+def test_no_bytes_fail_the_rest(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "t.jsonl"
     path.write_bytes(b"\n".join([json.dumps(mooncake_line([1, 2])).encode(), *lines]))
     assert load([path], block_tokens=512).trace.block_counts[0] == 2
@@ -212,7 +341,9 @@ def test_gzip_by_content_directories_and_order(tmp_path: Path) -> None:
 
 
 def test_a_gzip_file_that_breaks_off_keeps_what_came_before(tmp_path: Path) -> None:
-    packed = gzip.compress("".join(f"{json.dumps(mooncake_line([at, at + 1], at))}\n" for at in range(5000)).encode())
+    packed = gzip.compress(
+        "".join(f"{json.dumps(mooncake_line([at, at + 1], at))}\n" for at in range(5000)).encode()
+    )
     path = tmp_path / "t.gz"
     path.write_bytes(packed[: len(packed) // 2])
     loaded = load([path])
@@ -228,10 +359,24 @@ def test_an_alien_file_beside_traces_is_told_of(tmp_path: Path) -> None:
     assert "b.json is no trace" in loaded.notes[-1]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b'{"name": "package"}\n', b"\x00\xff", b"PK\x03\x04", b"[]\n", b"1\n", b"null\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n\n",
+        b'{"name": "package"}\n',
+        b"\x00\xff",
+        b"PK\x03\x04",
+        b"[]\n",
+        b"1\n",
+        b"null\n",
+    ],
+)
 def test_what_is_no_trace_is_a_clear_error(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=r"trace.jsonl is no trace: .*\n?.*replay reads: .*Mooncake"):
+    with pytest.raises(
+        TraceError, match=r"trace.jsonl is no trace: .*\n?.*replay reads: .*Mooncake"
+    ):
         load([path])
 
 
@@ -250,7 +395,8 @@ def test_chunks_of_two_sizes_do_not_go_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "requests", "tokens"), [(MOONCAKE, 12031, 144_793_823), (CODING, 4059, 525_670_506), (AIRLINE, 2454, None)]
+    ("name", "requests", "tokens"),
+    [(MOONCAKE, 12031, 144_793_823), (CODING, 4059, 525_670_506), (AIRLINE, 2454, None)],
 )
 def test_real_traces(name: str, requests: int, tokens: int | None) -> None:
     loaded = load([real(name)])
@@ -261,6 +407,8 @@ def test_real_traces(name: str, requests: int, tokens: int | None) -> None:
 def test_times_in_words_and_in_seconds(path: Path) -> None:
     said_at = datetime(2026, 1, 1, tzinfo=timezone.utc)
     trace = one(
-        path, {"messages": TALK[:2], "timestamp": said_at.isoformat().replace("+00:00", "Z")}, {"messages": TALK[:2], "created": 5}
+        path,
+        {"messages": TALK[:2], "timestamp": said_at.isoformat().replace("+00:00", "Z")},
+        {"messages": TALK[:2], "created": 5},
     ).trace
     assert trace.times == [5.0, said_at.timestamp()]

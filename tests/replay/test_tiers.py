@@ -8,16 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_kvpolicy.replay.engine import WHOLE, Player, Tiers, play, play_belady
-from otel_kvpolicy.replay.rules import RULES, parse_rule
-from otel_kvpolicy.replay.trace import NEVER
+from otel_kvpolicy.cli.replay.simulator.engine import WHOLE, Player, Tiers, play, play_belady
+from otel_kvpolicy.cli.replay.simulator.players import RULES, parse_rule
+from otel_kvpolicy.cli.replay.trace.trace import NEVER
 
 from .blockwise import BlockLru, best_possible
 from .traces import trace_of
 
 BLOCKS = st.integers(0, 2)
 PROMPTS = st.lists(st.lists(BLOCKS, max_size=7), min_size=1, max_size=25)
-LIMITED = st.lists(st.tuples(st.lists(BLOCKS, max_size=7), st.one_of(st.integers(0, 8), st.just(WHOLE))), min_size=1, max_size=25)
+LIMITED = st.lists(
+    st.tuples(st.lists(BLOCKS, max_size=7), st.one_of(st.integers(0, 8), st.just(WHOLE))),
+    min_size=1,
+    max_size=25,
+)
 
 
 class Limits(Player):
@@ -38,19 +42,27 @@ class Limits(Player):
 
 @settings(max_examples=400, deadline=None)
 @given(calls=LIMITED, capacity=st.integers(0, 12))
-def test_lru_equals_an_lru_of_single_blocks(calls: list[tuple[list[int], int]], capacity: int) -> None:
+def test_lru_equals_an_lru_of_single_blocks(
+    calls: list[tuple[list[int], int]], capacity: int
+) -> None:
     prompts, limits = [prompt for prompt, _ in calls], [limit for _, limit in calls]
     player, plain = Limits(limits), BlockLru(capacity)
     outcome = play(trace_of(prompts), player, Tiers(capacity))
     assert player.hits == [plain.access(prompt, limit) for prompt, limit in calls]
     assert outcome.hit_tokens == sum(player.hits)
-    assert (outcome.written, outcome.evicted, outcome.dead) == (plain.written, plain.evicted, plain.dead + plain.unread)
+    assert (outcome.written, outcome.evicted, outcome.dead) == (
+        plain.written,
+        plain.evicted,
+        plain.dead + plain.unread,
+    )
     assert outcome.skipped == bytes(limit <= 0 for limit in limits)
 
 
 @settings(max_examples=300, deadline=None)
 @given(calls=LIMITED, l1=st.integers(0, 6), l2=st.integers(1, 12), gpu=st.integers(0, 6))
-def test_tiers_together_equal_lrus_of_single_blocks(calls: list[tuple[list[int], int]], l1: int, l2: int, gpu: int) -> None:
+def test_tiers_together_equal_lrus_of_single_blocks(
+    calls: list[tuple[list[int], int]], l1: int, l2: int, gpu: int
+) -> None:
     player = Limits([limit for _, limit in calls])
     outcome = play(trace_of([prompt for prompt, _ in calls]), player, Tiers(l1, l2, gpu))
     first, second, on_gpu = BlockLru(l1), BlockLru(l2), BlockLru(gpu)
@@ -67,14 +79,22 @@ def test_tiers_together_equal_lrus_of_single_blocks(calls: list[tuple[list[int],
         tokens["l1"] += max(in_l1 - there, 0)
         tokens["l2"] += max(hit - max(in_l1, there), 0)
     assert (outcome.gpu_tokens, outcome.l1_tokens, outcome.l2_tokens) == tuple(tokens.values())
-    assert (outcome.written + outcome.promoted, outcome.l2_written) == (first.written, second.written)
+    assert (outcome.written + outcome.promoted, outcome.l2_written) == (
+        first.written,
+        second.written,
+    )
     assert (outcome.evicted, outcome.l2_evicted) == (first.evicted, second.evicted)
 
 
 @settings(max_examples=300, deadline=None)
-@given(prompts=st.lists(st.lists(st.integers(0, 1), max_size=3), min_size=1, max_size=6), capacity=st.integers(0, 4))
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), max_size=3), min_size=1, max_size=6),
+    capacity=st.integers(0, 4),
+)
 def test_belady_is_the_best_of_all_ways(prompts: list[list[int]], capacity: int) -> None:
-    assert play_belady(trace_of(prompts), Tiers(capacity)).hit_tokens == best_possible(prompts, capacity)
+    assert play_belady(trace_of(prompts), Tiers(capacity)).hit_tokens == best_possible(
+        prompts, capacity
+    )
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -104,13 +124,21 @@ def test_what_a_trace_says_of_past_and_future(prompts: list[list[int]]) -> None:
     after = [set().union(*prefixes[at + 1 :]) for at in range(len(prompts))]
     assert trace.unique_blocks == len(set().union(*prefixes))
     assert trace.block_counts == [len(prompt) for prompt in prompts]
-    assert trace.seen_blocks == [len(before[at].intersection(each)) for at, each in enumerate(prefixes)]
-    assert trace.future_blocks == [len(after[at].intersection(each)) for at, each in enumerate(prefixes)]
+    assert trace.seen_blocks == [
+        len(before[at].intersection(each)) for at, each in enumerate(prefixes)
+    ]
+    assert trace.future_blocks == [
+        len(after[at].intersection(each)) for at, each in enumerate(prefixes)
+    ]
     for at, (path, uses) in enumerate(zip(trace.paths, trace.next_use, strict=True)):
         blocks = 0
         for segment, use in zip(path, uses, strict=True):
             blocks += trace.segment_blocks[segment]
-            again = [later for later in range(at + 1, len(prompts)) if prefixes[at][blocks - 1] in prefixes[later]]
+            again = [
+                later
+                for later in range(at + 1, len(prompts))
+                if prefixes[at][blocks - 1] in prefixes[later]
+            ]
             assert use == (again[0] if again else NEVER)
 
 
@@ -132,7 +160,12 @@ def test_the_second_time_stores_what_was_seen() -> None:
 def test_requests_of_the_warm_up_fill_the_cache_and_do_not_count() -> None:
     prompts = [[1, 2], [3, 4], [1, 2], [5]]
     outcome = parse_rule("always").runner(trace_of(prompts, warm_up=0.5))(Tiers(100))
-    assert (outcome.requests, outcome.input_tokens, outcome.hit_tokens, outcome.written) == (2, 3, 2, 5)
+    assert (outcome.requests, outcome.input_tokens, outcome.hit_tokens, outcome.written) == (
+        2,
+        3,
+        2,
+        5,
+    )
     skipped = parse_rule("never").runner(trace_of(prompts, warm_up=0.5))(Tiers(100))
     assert (skipped.skip_ratio, skipped.skip_token_ratio, sum(skipped.skipped)) == (1.0, 1.0, 4)
 

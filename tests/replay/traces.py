@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from otel_kvpolicy.replay.readers import load
-from otel_kvpolicy.replay.trace import Request, Trace, build_trace
+from otel_kvpolicy.cli.replay.trace.readers import load
+from otel_kvpolicy.cli.replay.trace.trace import Request, Trace, build_trace
 
 MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
 CODING = "kv_cache_tester_claude_code_60sessions_blk256.jsonl.gz"
@@ -50,4 +50,10 @@ def write_lines(path: Path, documents: Sequence[Any]) -> Path:
 
 
 def mooncake_line(blocks: Sequence[int], at: int = 0, **more: Any) -> dict[str, Any]:
-    return {"timestamp": at * 1000, "input_length": len(blocks) * 512, "output_length": 9, "hash_ids": list(blocks), **more}
+    return {
+        "timestamp": at * 1000,
+        "input_length": len(blocks) * 512,
+        "output_length": 9,
+        "hash_ids": list(blocks),
+        **more,
+    }

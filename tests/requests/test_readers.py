@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from otel_kvpolicy.policy import CallText
-from otel_kvpolicy.requests import Answer, read_answer, read_chat, read_chunk, read_responses, reader_of
-from otel_kvpolicy.requests.parts import parts_of
+from otel_kvpolicy.requests import (
+    Answer,
+    read_answer,
+    read_chat,
+    read_chunk,
+    read_responses,
+    reader_of,
+)
+from otel_kvpolicy.requests.decide_arguments import parts_of
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -20,7 +27,11 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
     [
         ([{"role": "user", "content": "abc"}], CallText(user_chars=3)),
         (
-            [{"role": "system", "content": "ab"}, {"role": "developer", "content": "c"}, {"role": "user", "content": "de"}],
+            [
+                {"role": "system", "content": "ab"},
+                {"role": "developer", "content": "c"},
+                {"role": "user", "content": "de"},
+            ],
             CallText(3, 0, 0, 0, 2, 0),
         ),
         (
@@ -40,10 +51,19 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
             ],
             CallText(0, 0, 8, 0, 3, 1),
         ),
-        ([{"role": "user", "content": "a"}, {"role": "system", "content": "late"}], CallText(user_chars=5)),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "prefill"}], CallText(0, 0, 8, 0, 0, 1)),
         (
-            [SimpleNamespace(role="user", content="abc"), SimpleNamespace(role="assistant", content="d", tool_calls=None)],
+            [{"role": "user", "content": "a"}, {"role": "system", "content": "late"}],
+            CallText(user_chars=5),
+        ),
+        (
+            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "prefill"}],
+            CallText(0, 0, 8, 0, 0, 1),
+        ),
+        (
+            [
+                SimpleNamespace(role="user", content="abc"),
+                SimpleNamespace(role="assistant", content="d", tool_calls=None),
+            ],
             CallText(0, 0, 4, 0, 0, 1),
         ),
         ([], CallText()),
@@ -61,7 +81,11 @@ def test_chat_messages(messages: Any, text: CallText) -> None:
 
 def test_chat_without_messages_and_with_legacy_functions() -> None:
     assert read_chat({}) == CallText()
-    assert read_chat({"functions": [{"name": "f"}]}).tool_chars == read_chat({"tools": [{"name": "f"}]}).tool_chars > 0
+    assert (
+        read_chat({"functions": [{"name": "f"}]}).tool_chars
+        == read_chat({"tools": [{"name": "f"}]}).tool_chars
+        > 0
+    )
     assert read_chat({"tools": "nonsense"}).tool_chars == 0
 
 
@@ -70,7 +94,12 @@ def test_chat_without_messages_and_with_legacy_functions() -> None:
     [
         ({"input": "abc", "instructions": "de"}, CallText(2, 0, 0, 0, 3, 0)),
         (
-            {"input": [{"role": "developer", "content": "ab"}, {"role": "user", "content": [{"type": "input_text", "text": "cde"}]}]},
+            {
+                "input": [
+                    {"role": "developer", "content": "ab"},
+                    {"role": "user", "content": [{"type": "input_text", "text": "cde"}]},
+                ]
+            },
             CallText(2, 0, 0, 0, 3, 0),
         ),
         ({"input": "abc", "previous_response_id": "resp_1"}, CallText(0, 0, 0, 0, 3, 1)),
@@ -79,10 +108,18 @@ def test_chat_without_messages_and_with_legacy_functions() -> None:
             {
                 "input": [
                     {"role": "user", "content": "a"},
-                    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "bc"}], "encrypted_content": "Z" * 999},
+                    {
+                        "type": "reasoning",
+                        "summary": [{"type": "summary_text", "text": "bc"}],
+                        "encrypted_content": "Z" * 999,
+                    },
                     {"type": "function_call", "name": "look", "arguments": "{}"},
                     {"type": "function_call_output", "output": "xyz"},
-                    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "de"}]},
+                    {
+                        "type": "message",
+                        "role": "assistant",
+                        "content": [{"type": "output_text", "text": "de"}],
+                    },
                     {"role": "user", "content": "f"},
                 ]
             },
@@ -119,7 +156,11 @@ def test_usage_of_both_apis_parsed_or_plain() -> None:
     chat = {
         "id": "c",
         "model": "m",
-        "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 2,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        },
         "choices": [{"finish_reason": "stop"}],
     }
     said = read_answer(chat)
@@ -128,25 +169,53 @@ def test_usage_of_both_apis_parsed_or_plain() -> None:
         id="r",
         model="m",
         status="completed",
-        usage=SimpleNamespace(input_tokens=9, output_tokens=2, input_tokens_details=SimpleNamespace(cached_tokens=0)),
+        usage=SimpleNamespace(
+            input_tokens=9, output_tokens=2, input_tokens_details=SimpleNamespace(cached_tokens=0)
+        ),
     )
     assert read_answer(responses) == Answer(9, 2, 0, "r", "m", ("completed",))
-    split = {"cached_token_stats": {"num_vllm_cached_tokens": 1, "num_lmcache_cached_tokens": 4, "num_lmcache_extra_cached_tokens": 3}}
+    split = {
+        "cached_token_stats": {
+            "num_vllm_cached_tokens": 1,
+            "num_lmcache_cached_tokens": 4,
+            "num_lmcache_extra_cached_tokens": 3,
+        }
+    }
     assert read_answer({**chat, "kv_transfer_params": split})[6:] == (1, 4)
 
 
 @pytest.mark.parametrize(
-    "nonsense", [None, 5, "x", [], {"usage": 5}, {"usage": {"prompt_tokens": "9"}}, {"usage": {"prompt_tokens": True}}]
+    "nonsense",
+    [
+        None,
+        5,
+        "x",
+        [],
+        {"usage": 5},
+        {"usage": {"prompt_tokens": "9"}},
+        {"usage": {"prompt_tokens": True}},
+    ],
 )
 def test_an_answer_that_says_nothing(nonsense: Any) -> None:
     assert read_answer(nonsense)[:3] == (None, None, None)
 
 
 def test_a_piece_of_text_says_nothing_and_the_last_chunk_does() -> None:
-    piece = {"id": "c", "choices": [{"delta": {"content": "x"}, "finish_reason": None}], "usage": None}
+    piece = {
+        "id": "c",
+        "choices": [{"delta": {"content": "x"}, "finish_reason": None}],
+        "usage": None,
+    }
     assert read_chunk(piece) is None
     stop = read_chunk({"id": "c", "model": "m", "choices": [{"finish_reason": "stop"}]})
-    usage = read_chunk({"id": "c", "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
+    usage = read_chunk(
+        {
+            "id": "c",
+            "model": "m",
+            "choices": [],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+        }
+    )
     assert stop is not None
     assert usage is not None
     assert stop.then(usage) == Answer(3, 1, None, "c", "m", ("stop",))
@@ -163,7 +232,12 @@ def test_parts_for_rules_of_ones_own() -> None:
         "tools": [{"name": "f"}],
     }
     parts = parts_of(body)
-    assert (parts["system_prompt"], parts["user_prompt"], len(parts["message_history"]), parts["tools"]) == (
+    assert (
+        parts["system_prompt"],
+        parts["user_prompt"],
+        len(parts["message_history"]),
+        parts["tools"],
+    ) == (
         ["s"],
         ["c"],
         2,
@@ -175,7 +249,10 @@ def test_parts_for_rules_of_ones_own() -> None:
 
 def tool(name: str, description: str = "d", **parameters: Any) -> dict[str, Any]:
     schema = {"type": "object", "properties": parameters}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }
 
 
 def test_tools_seen_before_are_told_from_others() -> None:
@@ -192,4 +269,6 @@ def test_tools_seen_before_are_told_from_others() -> None:
     ]
     for _ in range(2):
         for tools in variants:
-            assert read_chat({"tools": tools}).tool_chars == pytest.approx(len(json.dumps(tools)), rel=0.1, abs=8)
+            assert read_chat({"tools": tools}).tool_chars == pytest.approx(
+                len(json.dumps(tools)), rel=0.1, abs=8
+            )

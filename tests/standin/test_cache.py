@@ -11,7 +11,9 @@ def keys(name: str, count: int) -> list[bytes]:
     return [f"{name}{index}".encode() for index in range(count)]
 
 
-def cache(l1: int, l2: int | None = None, *, watermark: float = 1.0, ratio: float = 0.2) -> tuple[TieredCache, Counts]:
+def cache(
+    l1: int, l2: int | None = None, *, watermark: float = 1.0, ratio: float = 0.2
+) -> tuple[TieredCache, Counts]:
     """A cache of that many one-byte chunks."""
     counts = Counts()
     second = None if l2 is None else Tier(l2, 1, watermark, ratio)
@@ -82,8 +84,14 @@ def test_a_series_exists_from_its_first_increment_even_of_zero() -> None:
     assert counts.values["x"] == {(("tier", "l1"),): 0}
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(1, 12)), max_size=60), st.integers(1, 20), st.integers(0, 40))
-def test_no_tier_ever_holds_more_than_fits_and_counts_agree(operations: list[tuple[bool, int, int]], l1: int, l2: int) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(1, 12)), max_size=60),
+    st.integers(1, 20),
+    st.integers(0, 40),
+)
+def test_no_tier_ever_holds_more_than_fits_and_counts_agree(
+    operations: list[tuple[bool, int, int]], l1: int, l2: int
+) -> None:
     tiers, counts = cache(l1, l2 or None, watermark=0.8)
     for is_store, prompt, length in operations:
         chunks = keys(f"p{prompt}-", length)

@@ -37,7 +37,9 @@ def test_multi_process_mode_reads_the_cap_alone(params: dict[str, Any] | None, c
 
 
 @pytest.mark.parametrize("value", ["0", "300", [], {}], ids=repr)
-def test_a_cap_of_another_type_kills_the_engine(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cap_of_another_type_kills_the_engine(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = Engine(Options())
     with caplog.at_level(logging.CRITICAL), pytest.raises(EngineDeadError):
         engine.prefill(LONG, {"lmcache.max_offload_tokens": value})
@@ -61,7 +63,9 @@ def test_a_cap_of_another_type_kills_the_engine(value: Any, caplog: pytest.LogCa
     ],
     ids=str,
 )
-def test_in_process_mode_reads_skip_save_by_python_truth(params: dict[str, Any] | None, chunks: int) -> None:
+def test_in_process_mode_reads_skip_save_by_python_truth(
+    params: dict[str, Any] | None, chunks: int
+) -> None:
     assert stored("in_process", params) == chunks
 
 
@@ -74,7 +78,9 @@ def test_an_lmcache_that_reads_no_keys_stores_all() -> None:
     assert stored("mp", {"lmcache.max_offload_tokens": 0}, honour_hints=False) == 2
 
 
-def test_without_a_connector_nothing_is_stored_and_the_keys_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_connector_nothing_is_stored_and_the_keys_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert stored("none", {"lmcache.skip_save": True}) == 0
     assert "no KV connector" in caplog.text
 
@@ -84,14 +90,24 @@ def test_a_skipped_prompt_is_still_looked_up_and_served() -> None:
     engine.prefill(LONG, None)
     engine.reset_gpu_cache()
     served = engine.prefill(LONG, {"lmcache.max_offload_tokens": 0})
-    assert (served.gpu_tokens, served.lmcache_tokens, served.external_tokens, served.stored_chunks) == (0, 512, 512, 0)
+    assert (
+        served.gpu_tokens,
+        served.lmcache_tokens,
+        served.external_tokens,
+        served.stored_chunks,
+    ) == (0, 512, 512, 0)
 
 
 def test_what_vllm_has_itself_is_not_loaded_again() -> None:
     engine = Engine(Options())
     engine.prefill(LONG, None)
     again = engine.prefill(LONG, None)
-    assert (again.gpu_tokens, again.lmcache_tokens, again.external_tokens, again.cached_tokens) == (688, 512, 0, 688)
+    assert (again.gpu_tokens, again.lmcache_tokens, again.external_tokens, again.cached_tokens) == (
+        688,
+        512,
+        0,
+        688,
+    )
 
 
 def test_the_last_token_is_always_computed() -> None:
@@ -107,7 +123,10 @@ def test_a_prompt_under_one_chunk_is_neither_stored_nor_probed() -> None:
     engine = Engine(Options())
     engine.prefill(Prompt.of("z" * 4 * 255), None)
     assert engine.counts.total("l1_write_chunks") == 0
-    assert dict(next(iter(engine.counts.values["lookup_early_exit_requests"])))["reason"] == "empty_chunk_hashes"
+    assert (
+        dict(next(iter(engine.counts.values["lookup_early_exit_requests"])))["reason"]
+        == "empty_chunk_hashes"
+    )
 
 
 def test_vllms_own_cache_forgets_the_oldest_prompt() -> None:
@@ -125,4 +144,7 @@ def test_a_salt_shares_nothing_and_is_told_in_the_labels() -> None:
     text = "x" * 4 * 700
     engine.prefill(Prompt.of(text), None)
     assert engine.prefill(Prompt.of(text, "tenant"), None).cached_tokens == 0
-    assert {dict(key)["cache_salt"] for key in engine.counts.values["lookup_requested_tokens"]} == {"", "tenant"}
+    assert {dict(key)["cache_salt"] for key in engine.counts.values["lookup_requested_tokens"]} == {
+        "",
+        "tenant",
+    }

@@ -37,8 +37,19 @@ def test_a_change_in_the_head_changes_every_key() -> None:
     ("messages", "part"),
     [
         ([{"role": "user", "content": "hello"}], "<|user|>hello"),
-        ([{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}], "<|user|>onetwo"),
-        ([{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}], '[{"function":{"name":"f"}}]'),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],
+                }
+            ],
+            "<|user|>onetwo",
+        ),
+        (
+            [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}],
+            '[{"function":{"name":"f"}}]',
+        ),
         ([{"role": "tool", "content": {"odd": 1}}], '{"odd":1}'),
         (["no message"], "<|user|>no message"),
     ],
@@ -49,12 +60,16 @@ def test_messages_are_rendered_with_all_their_text(messages: list[Any], part: st
 
 def test_tools_stand_in_the_head() -> None:
     tools = [{"type": "function", "function": {"name": "weather"}}]
-    assert render([{"role": "system", "content": "be"}], tools).startswith('<|tools|>[{"type":"function"')
+    assert render([{"role": "system", "content": "be"}], tools).startswith(
+        '<|tools|>[{"type":"function"'
+    )
 
 
 def test_an_image_costs_the_same_whatever_its_size_and_is_known_by_its_hash() -> None:
     def with_image(url: str) -> str:
-        return render([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
+        return render(
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+        )
 
     small, large = with_image("data:a"), with_image("data:" + "b" * 100_000)
     assert len(small) == len(large)

@@ -27,7 +27,12 @@ LONG = [{"role": "user", "content": "again and " * 160}]  # 1,600 characters: on
 SKIP = {"kv_transfer_params": {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}}
 TOOL = {
     "name": "weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
     "strict": True,
 }
 
@@ -45,7 +50,15 @@ class Tree(BaseModel):
 
 
 def client_of(server: StandIn, **options: Any) -> openai.OpenAI:
-    return openai.OpenAI(**{"base_url": server.base_url, "api_key": "any", "max_retries": 0, "timeout": 30, **options})
+    return openai.OpenAI(
+        **{
+            "base_url": server.base_url,
+            "api_key": "any",
+            "max_retries": 0,
+            "timeout": 30,
+            **options,
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +80,11 @@ def client(server: StandIn) -> Iterator[openai.OpenAI]:
 
 
 def page(url: str | None) -> dict[str, float]:
-    samples = [sample for family in text_string_to_metric_families(httpx2.get(f"{url}/metrics").text) for sample in family.samples]
+    samples = [
+        sample
+        for family in text_string_to_metric_families(httpx2.get(f"{url}/metrics").text)
+        for sample in family.samples
+    ]
     totals: dict[str, float] = {}
     for sample in samples:
         totals[sample.name] = totals.get(sample.name, 0) + sample.value
@@ -84,7 +101,9 @@ def test_chat_reports_usage_and_what_was_cached(client: openai.OpenAI, server: S
         answer = client.chat.completions.create(model=MODEL, messages=messages)
         server.reset_prefix_cache()
         assert answer.usage is not None
-        assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+        assert (
+            answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+        )
         cached.append(answer.usage.prompt_tokens_details.cached_tokens)
     assert cached == [0, 256]
     assert answer.choices[0].finish_reason == "stop"
@@ -92,8 +111,15 @@ def test_chat_reports_usage_and_what_was_cached(client: openai.OpenAI, server: S
 
 def test_a_stream_says_the_same_as_the_plain_answer(client: openai.OpenAI) -> None:
     plain = client.chat.completions.create(model=MODEL, messages=LONG)
-    chunks = list(client.chat.completions.create(model=MODEL, messages=LONG, stream=True, stream_options={"include_usage": True}))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == plain.choices[0].message.content
+    chunks = list(
+        client.chat.completions.create(
+            model=MODEL, messages=LONG, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        == plain.choices[0].message.content
+    )
     assert chunks[-1].usage.prompt_tokens == plain.usage.prompt_tokens
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
 
@@ -107,7 +133,10 @@ def test_a_token_limit_cuts_the_answer(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=LONG, max_tokens=2)
     assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (2, "length")
     response = client.responses.create(model=MODEL, input="hi", max_output_tokens=2)
-    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (response.status, response.incomplete_details.reason) == (
+        "incomplete",
+        "max_output_tokens",
+    )
 
 
 def test_several_choices_come_each_with_an_index(client: openai.OpenAI) -> None:
@@ -116,10 +145,18 @@ def test_several_choices_come_each_with_an_index(client: openai.OpenAI) -> None:
 
 
 def test_json_fits_the_asked_schema(client: openai.OpenAI) -> None:
-    parsed = client.chat.completions.parse(model=MODEL, messages=LONG, response_format=Tree).choices[0].message.parsed
+    parsed = (
+        client.chat.completions.parse(model=MODEL, messages=LONG, response_format=Tree)
+        .choices[0]
+        .message.parsed
+    )
     assert isinstance(parsed, Tree)
-    assert isinstance(client.responses.parse(model=MODEL, input="hi", text_format=Tree).output_parsed, Tree)
-    plain = client.chat.completions.create(model=MODEL, messages=LONG, response_format={"type": "json_object"})
+    assert isinstance(
+        client.responses.parse(model=MODEL, input="hi", text_format=Tree).output_parsed, Tree
+    )
+    plain = client.chat.completions.create(
+        model=MODEL, messages=LONG, response_format={"type": "json_object"}
+    )
     assert json.loads(plain.choices[0].message.content) == {}
 
 
@@ -129,28 +166,60 @@ def test_the_clients_own_stream_helpers_work(client: openai.OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="hi", text_format=Tree) as events:
         kinds = [event.type for event in events]
         assert isinstance(events.get_final_response().output_parsed, Tree)
-    assert kinds[:4] == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
-    assert kinds[-4:] == ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
     assert set(kinds[4:-4]) == {"response.output_text.delta"}
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=str)
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=str
+)
 def test_a_demanded_tool_is_called(client: openai.OpenAI, choice: Any) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=LONG, tools=[{"type": "function", "function": TOOL}], tool_choice=choice)
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=LONG,
+        tools=[{"type": "function", "function": TOOL}],
+        tool_choice=choice,
+    )
     call = answer.choices[0].message.tool_calls[0].function
-    assert (call.name, set(json.loads(call.arguments)), answer.choices[0].finish_reason) == ("weather", {"city"}, "tool_calls")
+    assert (call.name, set(json.loads(call.arguments)), answer.choices[0].finish_reason) == (
+        "weather",
+        {"city"},
+        "tool_calls",
+    )
 
 
-def test_a_named_tool_is_called_once_and_its_result_answered_in_words(client: openai.OpenAI) -> None:
+def test_a_named_tool_is_called_once_and_its_result_answered_in_words(
+    client: openai.OpenAI,
+) -> None:
     tools = [{"type": "function", "function": TOOL}]
     messages: list[Any] = [{"role": "user", "content": "Ask weather for me."}]
     with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools) as stream:
         message = stream.get_final_completion().choices[0].message
     assert message.tool_calls[0].function.name == "weather"
-    messages += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sun"}]
+    messages += [
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sun"},
+    ]
     after = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
     assert after.choices[0].message.content
-    assert client.chat.completions.create(model=MODEL, messages=messages[:1], tools=tools, tool_choice="none").choices[0].message.content
+    assert (
+        client.chat.completions.create(
+            model=MODEL, messages=messages[:1], tools=tools, tool_choice="none"
+        )
+        .choices[0]
+        .message.content
+    )
 
 
 def test_responses_call_tools_too(client: openai.OpenAI) -> None:
@@ -164,15 +233,24 @@ def test_responses_call_tools_too(client: openai.OpenAI) -> None:
         tools=tools,
         input=[
             {"role": "user", "content": "Ask weather."},
-            {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments},
+            {
+                "type": "function_call",
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments,
+            },
             {"type": "function_call_output", "call_id": call.call_id, "output": "sun"},
         ],
     )
     assert answer.output_text
 
 
-def test_a_previous_response_is_part_of_the_prompt_but_its_instructions_are_not(client: openai.OpenAI) -> None:
-    first = client.responses.create(model=MODEL, input="word " * 800, instructions="Be " + "very " * 100 + "brief.")
+def test_a_previous_response_is_part_of_the_prompt_but_its_instructions_are_not(
+    client: openai.OpenAI,
+) -> None:
+    first = client.responses.create(
+        model=MODEL, input="word " * 800, instructions="Be " + "very " * 100 + "brief."
+    )
     second = client.responses.create(model=MODEL, input="Go on.", previous_response_id=first.id)
     assert first.usage.input_tokens - 120 < second.usage.input_tokens < first.usage.input_tokens
     with pytest.raises(openai.NotFoundError):
@@ -180,7 +258,9 @@ def test_a_previous_response_is_part_of_the_prompt_but_its_instructions_are_not(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_always_tell_cached_tokens(server: StandIn, client: openai.OpenAI, stream: bool) -> None:
+def test_responses_always_tell_cached_tokens(
+    server: StandIn, client: openai.OpenAI, stream: bool
+) -> None:
     text = f"{stream:<5} and so on, " * 80
     for cached in (0, 256):
         answer = client.responses.create(model=MODEL, input=text, stream=stream)
@@ -191,17 +271,29 @@ def test_responses_always_tell_cached_tokens(server: StandIn, client: openai.Ope
 
 def test_without_the_flag_chat_tells_no_cached_tokens() -> None:
     with StandIn(prompt_tokens_details=False) as server, client_of(server) as client:
-        assert client.chat.completions.create(model=MODEL, messages=LONG).usage.prompt_tokens_details is None
-        assert client.responses.create(model=MODEL, input="hi").usage.input_tokens_details.cached_tokens == 0
+        assert (
+            client.chat.completions.create(model=MODEL, messages=LONG).usage.prompt_tokens_details
+            is None
+        )
+        assert (
+            client.responses.create(
+                model=MODEL, input="hi"
+            ).usage.input_tokens_details.cached_tokens
+            == 0
+        )
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "responses"])
-def test_a_hinted_call_stores_nothing(server: StandIn, client: openai.OpenAI, endpoint: str) -> None:
+def test_a_hinted_call_stores_nothing(
+    server: StandIn, client: openai.OpenAI, endpoint: str
+) -> None:
     before, text = server.chunks_stored, f"never stored by {endpoint:<10} " * 50
 
     def call(**extra: Any) -> None:
         if endpoint == "chat":
-            client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}], **extra)
+            client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": text}], **extra
+            )
         else:
             client.responses.create(model=MODEL, input=text, **extra)
 
@@ -215,9 +307,15 @@ def test_requests_are_remembered_as_they_came() -> None:
     with StandIn(keep_requests=2) as server, client_of(server) as client:
         for text in ("one", "two", "three"):
             client.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": text}], extra_body=SKIP, extra_headers={"traceparent": "00-1-2-01"}
+                model=MODEL,
+                messages=[{"role": "user", "content": text}],
+                extra_body=SKIP,
+                extra_headers={"traceparent": "00-1-2-01"},
             )
-        assert [request.body["messages"][0]["content"] for request in server.requests] == ["two", "three"]
+        assert [request.body["messages"][0]["content"] for request in server.requests] == [
+            "two",
+            "three",
+        ]
         assert server.last.path == "/v1/chat/completions"
         assert json.loads(server.last.raw) == server.last.body
         assert server.last.body["kv_transfer_params"] == SKIP["kv_transfer_params"]
@@ -234,13 +332,30 @@ def test_requests_are_remembered_as_they_came() -> None:
         ("chat/completions", {"model": MODEL, "messages": "text"}, 400, "body.messages"),
         ("responses", {"model": MODEL}, 400, "body.input"),
         ("chat/completions", {"model": "nope", "messages": LONG}, 404, "`nope` does not exist"),
-        ("chat/completions", {"messages": LONG, "kv_transfer_params": "x"}, 400, "body.kv_transfer_params"),
-        ("chat/completions", {"messages": LONG, "kv_transfer_params": [1]}, 400, "body.kv_transfer_params"),
+        (
+            "chat/completions",
+            {"messages": LONG, "kv_transfer_params": "x"},
+            400,
+            "body.kv_transfer_params",
+        ),
+        (
+            "chat/completions",
+            {"messages": LONG, "kv_transfer_params": [1]},
+            400,
+            "body.kv_transfer_params",
+        ),
         ("chat/completions", [1, 2], 400, "JSON"),
-        ("chat/completions", {"messages": [{"role": "user", "content": "x" * 600_000}]}, 400, "maximum context length"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 600_000}]},
+            400,
+            "maximum context length",
+        ),
     ],
 )
-def test_what_vllm_refuses_is_refused(server: StandIn, path: str, body: Any, status: int, names: str) -> None:
+def test_what_vllm_refuses_is_refused(
+    server: StandIn, path: str, body: Any, status: int, names: str
+) -> None:
     answer = httpx2.post(f"{server.base_url}/{path}", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, status)
     assert names in answer.json()["error"]["message"]
@@ -253,7 +368,9 @@ def test_a_body_that_is_no_json_is_refused(server: StandIn) -> None:
 
 
 def test_unknown_fields_are_taken_as_vllm_takes_them(client: openai.OpenAI) -> None:
-    assert client.chat.completions.create(model=MODEL, messages=LONG, extra_body={"bogus": 1}).choices
+    assert client.chat.completions.create(
+        model=MODEL, messages=LONG, extra_body={"bogus": 1}
+    ).choices
 
 
 def test_a_string_cap_ends_the_engine_and_health_says_so() -> None:
@@ -266,14 +383,26 @@ def test_a_string_cap_ends_the_engine_and_health_says_so() -> None:
 
 
 REFUSALS: dict[str, tuple[int, tuple[Any, ...], str]] = {
-    "openai": (400, ("error", "message"), "Unrecognized request argument supplied: kv_transfer_params"),
+    "openai": (
+        400,
+        ("error", "message"),
+        "Unrecognized request argument supplied: kv_transfer_params",
+    ),
     "openai_responses": (400, ("error", "code"), "unknown_parameter"),
-    "azure": (400, ("error", "message"), "Unrecognized request argument supplied: kv_transfer_params"),
+    "azure": (
+        400,
+        ("error", "message"),
+        "Unrecognized request argument supplied: kv_transfer_params",
+    ),
     "mistral": (422, ("message", "detail", 0, "type"), "extra_forbidden"),
     "mistral_text": (422, ("detail", 0, "loc", 1), "kv_transfer_params"),
     "nim": (422, ("detail",), "'loc': ('body', 'kv_transfer_params')"),
     "groq": (400, ("error", "message"), "property 'kv_transfer_params' is unsupported"),
-    "gemini": (400, (0, "error", "message"), 'Unknown name "kv_transfer_params": Cannot find field.'),
+    "gemini": (
+        400,
+        (0, "error", "message"),
+        'Unknown name "kv_transfer_params": Cannot find field.',
+    ),
     "anthropic": (400, ("error", "message"), "kv_transfer_params: Extra inputs are not permitted"),
     "fireworks": (400, ("error", "message"), "field: 'kv_transfer_params'"),
     "vllm_2024": (400, ("message",), "'loc': ('body', 'kv_transfer_params')"),
@@ -288,9 +417,18 @@ def test_every_strict_style_is_tested() -> None:
 @pytest.mark.parametrize("path", ["chat/completions", "responses"])
 def test_strict_vendors_refuse_in_their_own_words(style: str, path: str) -> None:
     status, place, words = REFUSALS[style]
-    known = {"model": MODEL, "messages": LONG} if path == "chat/completions" else {"model": MODEL, "input": "hi", "instructions": "be"}
+    known = (
+        {"model": MODEL, "messages": LONG}
+        if path == "chat/completions"
+        else {"model": MODEL, "input": "hi", "instructions": "be"}
+    )
     with StandIn(strict=style) as server:
-        assert httpx2.post(f"{server.base_url}/{path}", json=known | {"stream": False, "temperature": 0}).status_code == 200
+        assert (
+            httpx2.post(
+                f"{server.base_url}/{path}", json=known | {"stream": False, "temperature": 0}
+            ).status_code
+            == 200
+        )
         answer = httpx2.post(f"{server.base_url}/{path}", json=known | SKIP)
     told = answer.json()
     for step in place:
@@ -302,14 +440,19 @@ def test_strict_vendors_refuse_in_their_own_words(style: str, path: str) -> None
 
 def test_a_key_is_asked_for_on_v1_only() -> None:
     with StandIn(api_key="secret") as server:
-        with client_of(server, api_key="secret") as right, client_of(server, api_key="other") as wrong:
+        with (
+            client_of(server, api_key="secret") as right,
+            client_of(server, api_key="other") as wrong,
+        ):
             assert right.chat.completions.create(model=MODEL, messages=LONG).choices
             with pytest.raises(openai.AuthenticationError):
                 wrong.chat.completions.create(model=MODEL, messages=LONG)
         assert httpx2.get(f"{server.url}/metrics").status_code == 200
 
 
-@pytest.mark.parametrize(("status", "kind"), [(429, openai.RateLimitError), (500, openai.InternalServerError)])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, openai.RateLimitError), (500, openai.InternalServerError)]
+)
 def test_first_calls_can_fail(status: int, kind: type[Exception]) -> None:
     with StandIn(fail_first=2, fail_status=status) as server, client_of(server) as client:
         for _ in range(2):
@@ -328,13 +471,21 @@ def test_first_calls_can_fail(status: int, kind: type[Exception]) -> None:
         ("reset", openai.APIConnectionError),
     ],
 )
-def test_a_call_can_ask_for_a_fault(server: StandIn, fault: str, error: type[Exception], stream: bool) -> None:
+def test_a_call_can_ask_for_a_fault(
+    server: StandIn, fault: str, error: type[Exception], stream: bool
+) -> None:
     with client_of(server, timeout=0.3) as client, pytest.raises(error):
-        list(client.chat.completions.create(model=MODEL, messages=LONG, stream=stream, extra_headers={FAULT_HEADER: fault}))
+        list(
+            client.chat.completions.create(
+                model=MODEL, messages=LONG, stream=stream, extra_headers={FAULT_HEADER: fault}
+            )
+        )
 
 
 def test_a_stream_can_break_in_its_data(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=LONG, stream=True, extra_headers={FAULT_HEADER: "broken_sse"})
+    stream = client.chat.completions.create(
+        model=MODEL, messages=LONG, stream=True, extra_headers={FAULT_HEADER: "broken_sse"}
+    )
     assert [next(stream).object for _ in range(2)] == ["chat.completion.chunk"] * 2
     with pytest.raises(json.JSONDecodeError):
         next(stream)
@@ -353,19 +504,39 @@ def test_vllms_page_agrees_with_the_answers() -> None:
     prompt = 3 * first.prompt_tokens
     assert totals["vllm:prompt_tokens_total"] == totals["vllm:prefix_cache_queries_total"] == prompt
     assert totals["vllm:prefix_cache_hits_total"] == own.prompt_tokens_details.cached_tokens
-    assert totals["vllm:external_prefix_cache_hits_total"] == external.prompt_tokens_details.cached_tokens == 256
-    assert totals["vllm:external_prefix_cache_queries_total"] == prompt - own.prompt_tokens_details.cached_tokens
+    assert (
+        totals["vllm:external_prefix_cache_hits_total"]
+        == external.prompt_tokens_details.cached_tokens
+        == 256
+    )
+    assert (
+        totals["vllm:external_prefix_cache_queries_total"]
+        == prompt - own.prompt_tokens_details.cached_tokens
+    )
     assert totals["vllm:prompt_tokens_by_source_total"] == prompt
-    assert totals["vllm:prompt_tokens_cached_by_source_total"] == totals["vllm:prompt_tokens_cached_total"]
-    assert totals["vllm:request_success_total"] == totals["vllm:lmcache_mp_lookup_duration_seconds_count"] == 3
+    assert (
+        totals["vllm:prompt_tokens_cached_by_source_total"]
+        == totals["vllm:prompt_tokens_cached_total"]
+    )
+    assert (
+        totals["vllm:request_success_total"]
+        == totals["vllm:lmcache_mp_lookup_duration_seconds_count"]
+        == 3
+    )
     assert totals["vllm:num_requests_running"] == 0
 
 
-def test_a_request_whose_client_goes_before_its_body_is_whole_is_an_aborted_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_whose_client_goes_before_its_body_is_whole_is_an_aborted_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with StandIn() as server:
         with socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0)) as connection:
-            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-            until(lambda: page(server.url)["vllm:num_requests_running"] == 1, "the request to begin")
+            connection.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+            )
+            until(
+                lambda: page(server.url)["vllm:num_requests_running"] == 1, "the request to begin"
+            )
         until(lambda: page(server.url)["vllm:num_requests_running"] == 0, "the request to end")
         assert 'finished_reason="abort"' in httpx2.get(f"{server.url}/metrics").text
     assert not caplog.records
@@ -380,11 +551,23 @@ def test_lmcaches_page_splits_the_tiers() -> None:
         client.chat.completions.create(model=MODEL, messages=LONG)
         totals = page(server.lmcache_url)
     assert totals["lmcache_mp_lookup_requested_tokens_total"] == 768
-    assert totals["lmcache_mp_lookup_hit_l1_tokens_total"] == totals["lmcache_mp_lookup_hit_l2_tokens_total"] == 256
+    assert (
+        totals["lmcache_mp_lookup_hit_l1_tokens_total"]
+        == totals["lmcache_mp_lookup_hit_l2_tokens_total"]
+        == 256
+    )
     assert totals["lmcache_mp_lookup_hit_tokens_total"] == 512
     assert totals["lmcache_mp_l1_write_chunks_total"] == 2
-    assert totals["lmcache_mp_l2_prefetch_load_completed_chunks_total"] == totals["lmcache_mp_l2_store_completed_objects_chunks_total"] == 1
-    assert totals["lmcache_mp_l1_memory_usage_bytes"] == totals["lmcache_mp_l2_usage_bytes"] == 256 * 131072
+    assert (
+        totals["lmcache_mp_l2_prefetch_load_completed_chunks_total"]
+        == totals["lmcache_mp_l2_store_completed_objects_chunks_total"]
+        == 1
+    )
+    assert (
+        totals["lmcache_mp_l1_memory_usage_bytes"]
+        == totals["lmcache_mp_l2_usage_bytes"]
+        == 256 * 131072
+    )
     assert "lmcache_mp_l1_evicted_chunks_total" not in totals
     assert not any(name.endswith("_created") for name in totals)
 
@@ -395,14 +578,18 @@ def test_in_process_names_stand_on_vllms_page() -> None:
         for _ in range(2):
             client.chat.completions.create(model=MODEL, messages=LONG)
         totals = page(server.url)
-    assert totals["lmcache:num_stored_tokens_total"] == totals["lmcache:num_lookup_hits_total"] == 256
+    assert (
+        totals["lmcache:num_stored_tokens_total"] == totals["lmcache:num_lookup_hits_total"] == 256
+    )
     assert totals["lmcache:num_lookup_tokens_total"] == 512
     assert totals["lmcache:lookup_hit_rate"] == 0.5
 
 
 def test_pages_can_be_missing() -> None:
     with StandIn(serve_metrics=False) as server:
-        assert [httpx2.get(f"{url}/metrics").status_code for url in (server.url, server.lmcache_url)] == [404, 404]
+        assert [
+            httpx2.get(f"{url}/metrics").status_code for url in (server.url, server.lmcache_url)
+        ] == [404, 404]
 
 
 def test_both_servers_tell_who_they_are(server: StandIn) -> None:
@@ -451,6 +638,10 @@ def test_closing_frees_the_port() -> None:
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
 def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
     script = f"import runpy, sys; sys.modules[{missing!r}] = None; runpy.run_module('otel_kvpolicy.standin', run_name='__main__')"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].endswith(f"the stand-in needs {missing}: pip install 'otel-kvpolicy[demo]'")
+    assert ended.stderr.splitlines()[-1].endswith(
+        f"the stand-in needs {missing}: pip install 'otel-kvpolicy[demo]'"
+    )

@@ -1,0 +1,161 @@
+"""Which servers may be sent the hint: self-hosted ones by default, never hosted vendors that refuse unknown fields."""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+HOSTED_VENDORS: Final[dict[str, str]] = {
+    "api.openai.com": "400 unknown parameter: spring-ai #5197, semantic-router #1901",
+    "*.api.openai.com": "regional hosts of api.openai.com",
+    "*.openai.azure.com": "400: quarkus-langchain4j #285",
+    "*.services.ai.azure.com": "400, AI Foundry: DeepSeek-Reasonix #1299",
+    "*.cognitiveservices.azure.com": "Azure OpenAI under its other name",
+    "*.inference.ai.azure.com": "AI Foundry serverless and GitHub Models",
+    "models.github.ai": "GitHub Models, served by AI Foundry",
+    "api.mistral.ai": "422 extra_forbidden: mistralai/platform-docs-public #7",
+    "integrate.api.nvidia.com": "422 extra_forbidden: garak #748",
+    "api.groq.com": "400 property is unsupported: immersive-translate #3003",
+    "generativelanguage.googleapis.com": "400 cannot find field: openhanako #394",
+    "*aiplatform.googleapis.com": "Vertex AI, the same front end as Gemini's",
+    "api.anthropic.com": "400 extra inputs are not permitted: litellm #13825",
+    "bedrock*.amazonaws.com": "400, Claude on Bedrock: litellm #7416",
+    "api.fireworks.ai": "400: Flowise #2866",
+    "open.bigmodel.cn": "400, GLM: agent-stuff #19",
+    "api.z.ai": "400, GLM: agent-stuff #19",
+    "openrouter.ai": "not established, so treated as unsafe",
+    "api.together.xyz": "not established, so treated as unsafe",
+    "api.together.ai": "not established, so treated as unsafe",
+    "api.cerebras.ai": "not established, so treated as unsafe",
+    "api.deepinfra.com": "not established, so treated as unsafe",
+    "api.x.ai": "not established, so treated as unsafe",
+    "api.deepseek.com": "not established, so treated as unsafe",
+    "api.perplexity.ai": "not established, so treated as unsafe",
+    "api.cohere.com": "not established, so treated as unsafe",
+    "api.cohere.ai": "not established, so treated as unsafe",
+    "api.moonshot.ai": "not established, so treated as unsafe",
+    "api.moonshot.cn": "not established, so treated as unsafe",
+    "dashscope*.aliyuncs.com": "not established, so treated as unsafe",
+    "router.huggingface.co": "not established, so treated as unsafe",
+}
+"""Host pattern -> why the hint is not sent there. Public reports as of 2026-12; a server not named here is protected by the repeat."""
+
+_PATTERN: Final = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}|\*))?")
+
+
+class Origin(NamedTuple):
+    """A server: scheme, host (lower case, IDNA-encoded) and port."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: Any) -> Origin:
+        """The origin of an httpx or httpx2 URL, which has set userinfo apart and encoded the host already."""
+        scheme = url.scheme
+        host = url.raw_host.decode("ascii").lower().rstrip(".")
+        return cls(scheme, host, url.port or (443 if scheme == "https" else 80))
+
+
+class Targets:
+    """The setting ``KV_CACHE_TARGETS``.
+
+    Args:
+        text: ``auto``, ``all``, or host patterns separated by commas: ``gb10.local``, ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``.
+            ``*`` stands for any characters, a pattern without a port for any port.
+
+    Raises:
+        ValueError: a pattern is no host.
+    """
+
+    __slots__ = ("_patterns", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = ",".join(part.strip().lower() for part in text.split(",") if part.strip())
+        if not self.text:
+            raise ValueError("no host pattern in it")
+        self._patterns = (
+            None
+            if self.text in {"auto", "all"}
+            else tuple(_compile(part) for part in self.text.split(","))
+        )
+
+    def allow(self, origin: Origin, *, azure: bool = False) -> bool:
+        """Whether the hint may go to ``origin``; ``azure`` says that the client is one of Azure OpenAI, whatever its host."""
+        if self._patterns is not None:
+            return any(
+                host.fullmatch(origin.host) and port in {None, origin.port}
+                for host, port in self._patterns
+            )
+        return self.text == "all" or not (azure or _hosted(origin.host))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Targets) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Targets({self.text!r})"
+
+
+def _compile(pattern: str) -> tuple[re.Pattern[str], int | None]:
+    match = _PATTERN.fullmatch(pattern)
+    if match is None:
+        raise ValueError(f"{pattern!r} is not a host pattern such as gb10.local or *.lan:8000")
+    host, port = _encoded(match["host"].strip("[]").rstrip(".")), match["port"]
+    if not host or host in {"auto", "all"}:
+        raise ValueError(f"{pattern!r} names no host; auto and all stand alone")
+    if port is not None and port != "*" and int(port) > 65535:
+        raise ValueError(f"{pattern!r} has no such port")
+    return _glob(host), None if port in {None, "*"} else int(port)
+
+
+def _encoded(host: str) -> str:
+    """The host as it stands in a URL. What the two standards of IDNA encode differently, such as ``ß``, would name another host in one."""
+    if host.isascii():
+        return host
+    encoded = host.encode("idna")
+    if encoded.decode("idna") != host:
+        raise ValueError(f"{host!r} is ambiguous: write it as xn--...")
+    return encoded.decode("ascii")
+
+
+def _glob(host: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, host.split("*"))))
+
+
+_HOSTED: Final = tuple(map(_glob, HOSTED_VENDORS))
+
+
+@lru_cache(maxsize=256)
+def _hosted(host: str) -> bool:
+    return any(pattern.fullmatch(host) for pattern in _HOSTED)
+
+
+class RejectedOrigins:
+    """Servers that refused the hint, remembered for the life of the process and bounded in number."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = limit
+        self._origins: dict[Origin, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, origin: Origin) -> bool:
+        """Remembers ``origin``; true where it was not known yet."""
+        with self._lock:
+            if origin in self._origins:
+                return False
+            if len(self._origins) >= self._limit:
+                del self._origins[next(iter(self._origins))]
+            self._origins[origin] = None
+            return True
+
+    def __contains__(self, origin: Origin) -> bool:
+        return origin in self._origins

@@ -1,0 +1,193 @@
+"""How often calls of each class come back: counts by class, bounded, mergeable with those of other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import isfinite, sqrt
+from typing import Final, NamedTuple
+
+MAX_CLASSES: Final = 2048
+"""Classes kept. A table of this size takes less than half a megabyte; calls of further classes share one without features."""
+
+MAX_LABELS: Final = 32
+"""Agents or roles told apart; further ones count as one."""
+
+_OTHER: Final = "_OTHER"
+_MAX_LABEL_CHARS: Final = 64
+_MAX_COUNT: Final = 1024.0
+"""Calls after which the counts of a class are halved, so that it follows its traffic."""
+
+_EXPECTED: Final = 0.3
+_EXPECTED_WEIGHT: Final = 10.0
+"""What is taken for the reuse of all calls before any was seen, and how many calls that guess is worth."""
+
+_CLASS_WEIGHT: Final = 4.0
+"""How many calls the reuse of all calls is worth where a class is judged."""
+
+
+class CallClass(NamedTuple):
+    """What calls are told apart by. Bucketed, so that there are few.
+
+    Attributes:
+        label: agent or role, or empty.
+        turns: model replies before the call: 0 for none, 1 for one, 2 for 2 and 3, 3 for 4 to 7, 4 for more.
+        length: bit length of the prompt in units of 512 tokens.
+        seen: how much of the prompt was seen before: 0 for none of it but what all calls share, else quarters from 1 to 4.
+    """
+
+    label: str
+    turns: int
+    length: int
+    seen: int
+
+    @property
+    def turns_text(self) -> str:
+        """Its turns in words."""
+        return ("no turns", "1 turn", "2-3 turns", "4-7 turns", "8+ turns")[self.turns]
+
+    @property
+    def length_text(self) -> str:
+        """Its length in words."""
+        return (
+            "under 1k tokens"
+            if self.length <= 1
+            else f"{2 ** (self.length - 2)}k-{2 ** (self.length - 1)}k tokens"
+        )
+
+    def __str__(self) -> str:
+        seen = "new" if not self.seen else f"{25 * (self.seen - 1)}-{25 * self.seen}% seen"
+        return ", ".join(
+            part for part in (self.label, self.turns_text, self.length_text, seen) if part
+        )
+
+
+UNKNOWN: Final = CallClass(_OTHER, 0, 1, 0)
+
+
+def class_of(label: str, turns: int, tokens: int, seen_share: float) -> CallClass:
+    """The class of a call.
+
+    Args:
+        label: agent or role; longer ones are cut.
+        turns: model replies before it.
+        tokens: estimated tokens of its prompt.
+        seen_share: share of the prompt that was seen before, 0 to 1.
+    """
+    return CallClass._make(_buckets(label, turns, tokens, seen_share))
+
+
+def _buckets(label: str, turns: int, tokens: int, seen_share: float) -> tuple[str, int, int, int]:
+    length = (tokens >> 9).bit_length() or 1
+    seen = 0 if seen_share <= 0 else 1 + int(seen_share * 4)
+    return (
+        label[:_MAX_LABEL_CHARS] if label else label,
+        turns.bit_length() if turns < 8 else 4,
+        length if length < 16 else 16,
+        seen if seen < 4 else 4,
+    )
+
+
+class Tally:
+    """Counts of one class: calls whose fate is known, and how much of what was new in them came back (in calls)."""
+
+    __slots__ = ("calls", "group", "new_calls", "new_returned", "returned")
+
+    def __init__(self, group: CallClass) -> None:
+        self.group = group
+        self.calls = self.returned = 0.0
+        self.new_calls = self.new_returned = 0.0  # since they were last taken for sharing
+
+
+class ReuseTable:
+    """Reuse by class. Not locked: the rule that owns it is."""
+
+    def __init__(self) -> None:
+        self._classes: dict[
+            tuple[str, int, int, int], Tally
+        ] = {}  # a class equals the plain tuple of its buckets, which costs less
+        self._labels: set[str] = set()
+        self._all = Tally(UNKNOWN)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def tally(self, group: CallClass) -> Tally:
+        """The counts of a class; those of all odd classes together once the table is full."""
+        return self._classes.get(group) or self._add(group)
+
+    def tally_of(self, label: str, turns: int, tokens: int, seen_share: float) -> Tally:
+        """The counts of a call's class; arguments as for :func:`class_of`."""
+        buckets = _buckets(label, turns, tokens, seen_share)
+        return self._classes.get(buckets) or self._add(CallClass._make(buckets))
+
+    def _add(self, group: CallClass) -> Tally:
+        if group.label not in self._labels:
+            if len(self._labels) >= MAX_LABELS:
+                group = group._replace(label=_OTHER)
+            self._labels.add(group.label)
+        if group not in self._classes and len(self._classes) >= MAX_CLASSES:
+            group = UNKNOWN
+        return self._classes.setdefault(group, Tally(group))
+
+    def count(self, tally: Tally, calls: float, returned: float) -> None:
+        """Adds to a class and to the whole."""
+        for each in (tally, self._all):
+            each.calls += calls
+            each.returned += returned
+            each.new_calls += calls
+            each.new_returned += returned
+        if tally.calls > _MAX_COUNT:
+            tally.calls /= 2
+            tally.returned /= 2
+
+    def reuse(self, tally: Tally, visible: float) -> tuple[float, float]:
+        """P(reuse) of a class, and its standard error.
+
+        Args:
+            tally: its counts, to which the reuse of all calls is added as a prior worth four calls.
+            visible: share of all returns that are seen; the error is that of a binomial share of so many calls.
+        """
+        whole, calls = self._all, tally.calls + _CLASS_WEIGHT
+        mean = (whole.returned + _EXPECTED * _EXPECTED_WEIGHT) / (whole.calls + _EXPECTED_WEIGHT)
+        share = (tally.returned + _CLASS_WEIGHT * mean) / calls
+        if share >= 1.0:
+            return 1.0, 0.0
+        return share, sqrt(share * (1.0 - share) / (calls * visible))
+
+    def export(self) -> list[tuple[str, int, int, int, float, float]]:
+        """All counts, fit for JSON."""
+        return [(*tally.group, tally.calls, tally.returned) for tally in self._classes.values()]
+
+    def take_new(self) -> dict[CallClass, tuple[float, float]]:
+        """What was counted since this was last asked: calls and returns by class."""
+        new = {}
+        for tally in self._classes.values():
+            if tally.new_calls or tally.new_returned:
+                new[tally.group] = (tally.new_calls, tally.new_returned)
+                tally.new_calls = tally.new_returned = 0.0
+        return new
+
+    def give_back(self, new: Mapping[CallClass, tuple[float, float]]) -> None:
+        """Takes back what could not be shared."""
+        for group, (calls, returned) in new.items():
+            tally = self.tally(group)
+            tally.new_calls += calls
+            tally.new_returned += returned
+
+    def adopt(self, counts: Iterable[tuple[CallClass, float, float]]) -> None:
+        """Takes the counts of a whole fleet, of which what was taken for sharing is a part, in place of its own.
+
+        What was counted since stays on top. Counts that make no sense are passed over, and those of fewer calls than it knows itself: a
+        fleet that starts anew, because its store was emptied, teaches nobody to forget.
+        """
+        for group, calls, returned in counts:
+            if not (isfinite(calls) and isfinite(returned)) or calls < 0 or returned < 0:
+                continue
+            scale = min(1.0, _MAX_COUNT / calls) if calls else 1.0
+            tally = self.tally(group)
+            if calls < tally.calls - tally.new_calls:
+                continue
+            tally.calls = calls * scale + tally.new_calls
+            tally.returned = returned * scale + tally.new_returned
+        self._all.calls = sum(tally.calls for tally in self._classes.values())
+        self._all.returned = sum(tally.returned for tally in self._classes.values())
