@@ -28,7 +28,7 @@ def report(loaded: Loaded, results: Sequence[Result], source: str) -> str:
         source: what the trace is called.
     """
     environment = Environment(
-        loader=PackageLoader("otel_kvpolicy.cli.replay", "."),
+        loader=PackageLoader("otel_kvpolicy.cli.replay.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
     )
