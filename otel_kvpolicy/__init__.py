@@ -1,9 +1,10 @@
 """Decides per chat call whether its KV cache is worth storing, and makes every decision observable."""
 
 from .context import kv_context
-from .hints.lmcache import decide, fold_kv_hint
 from .instrumentation import KVPolicyInstrumentor
-from .policy import KVCacheDecision, KVCacheLayeringPolicy
+from .layering_policy import KVCacheLayeringPolicy
+from .manual import decide, fold_kv_hint
+from .policy import KVCacheDecision
 from .settings import configure
 from .version import __version__
 

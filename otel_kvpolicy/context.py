@@ -1,6 +1,7 @@
-"""What a caller knows of its calls and the request body does not say, carried in the OpenTelemetry context.
+"""Facts about a call that its request body lacks (role, agent, RAG block), carried in the OpenTelemetry context.
 
-The OpenTelemetry context follows asyncio tasks, and threads where opentelemetry-instrumentation-threading is installed.
+The OpenTelemetry context follows asyncio tasks. It follows threads if
+opentelemetry-instrumentation-threading is installed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ _KEY: Final = otel_context.create_key("otel_kvpolicy.call")
 
 
 class CallContext(NamedTuple):
-    """What is known of the calls made in the current context."""
+    """Facts about the calls made in the current context; None if unknown.
+
+    Attributes:
+        role: kind of caller.
+        agent_name: name of the agent.
+        rag_context: retrieved block in the prompt.
+        agent_span: span of the agent's run.
+    """
 
     role: str | None = None
     agent_name: str | None = None
@@ -28,21 +36,23 @@ _UNKNOWN: Final = CallContext()
 
 
 def call_context() -> CallContext:
-    """What is known of the calls made here; all ``None`` outside any :func:`kv_context`."""
-    known = otel_context.get_value(_KEY)
-    return known if isinstance(known, CallContext) else _UNKNOWN
+    """Return the facts about calls made here; all None outside any :func:`kv_context`."""
+    context = otel_context.get_value(_KEY)
+    return context if isinstance(context, CallContext) else _UNKNOWN
 
 
 @contextmanager
 def kv_context(
     *, role: str | None = None, agent_name: str | None = None, rag_context: Any = None
 ) -> Iterator[None]:
-    """Says for all chat calls made inside what their bodies cannot. Inner contexts add to outer ones.
+    """Describe all chat calls made in the block. Inner blocks add to outer ones.
 
     Args:
-        role: what kind of caller this is, such as ``"planner"``; reuse-heavy roles tip a borderline call towards storing.
+        role: kind of caller, such as ``"planner"``. Reuse-heavy roles tip a borderline call toward
+            storing.
         agent_name: recorded as ``gen_ai.agent.name``.
-        rag_context: the retrieved block that stands in the prompt, a string or several, so that it is counted apart from the question.
+        rag_context: retrieved block that stands in the prompt, a string or several, so that it is
+            counted apart from the question.
     """
     outer = call_context()
     inner = outer._replace(
@@ -55,9 +65,9 @@ def kv_context(
 
 
 @contextmanager
-def within(known: CallContext) -> Iterator[None]:
-    """Makes ``known`` what is known of the calls made inside."""
-    token = otel_context.attach(otel_context.set_value(_KEY, known))
+def within(context: CallContext) -> Iterator[None]:
+    """Set the facts about all calls made in the block."""
+    token = otel_context.attach(otel_context.set_value(_KEY, context))
     try:
         yield
     finally:

@@ -1,135 +1,240 @@
-"""The verdict on a call: of the rule in force, and of the other one where asked."""
+"""The one path from a request body to a decision, for live calls and for ``explain --request``.
+
+count the body -> the active rule (and the other one as a shadow) -> who decides in the end -> what
+is sent.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .context import CallContext
-from .hints.lmcache import FIELD, MAX_OFFLOAD_KEY
-from .policy import CallText, KVCacheDecision, KVCacheLayeringPolicy
-from .policy.adaptive.boundaries import chain_of
-from .policy.adaptive.rule import AdaptiveCall, AdaptiveRule, Why
-from .policy.signals import content_chars
-from .record import CallRecord, Shadow, by_learning, by_thresholds
+from .hints.dialect import Dialect
+from .hints.lmcache import LMCACHE
+from .hints.targets import Origin
+from .layering_policy import KVCacheLayeringPolicy
+from .policy import CallText, KVCacheDecision, ThresholdsRule, Verdict
+from .policy.adaptive.boundaries import boundaries_of
+from .policy.adaptive.rule import AdaptiveCall, AdaptiveRule
+from .policy.counting import content_chars
+from .record import CallRecord, Outcome
 from .requests import Answer
-from .requests.decide_arguments import parts_of
+from .requests.decide_arguments import decide_arguments
 from .settings import Settings
 
 
-class Lesson(NamedTuple):
-    """A call that the learned rule has seen, to be told what became of it."""
+class Destination(NamedTuple):
+    """Where a call goes, and whether the hint may go with it.
+
+    Attributes:
+        origin: the server; None if unknown, as for a request that is only examined.
+        allowed: True if ``KV_CACHE_TARGETS`` allows the hint there.
+        rejected: True if the server has rejected the hint before.
+    """
+
+    origin: Origin | None = None
+    allowed: bool = True
+    rejected: bool = False
+
+
+UNKNOWN_DESTINATION: Final = Destination()
+
+
+class Feedback(NamedTuple):
+    """Reports back to the adaptive rule what happened to a call that it has seen."""
 
     rule: AdaptiveRule
     call: AdaptiveCall
-    capped: bool
+    caller_caps: bool
 
     def settle(self, record: CallRecord) -> None:
-        """Tells, once its prompt was processed, whether the call was to be stored: where no hint reached the server, it stores by its own
-        rules. Nothing is told of what a caller let store in part, or of a server that knows no hint, whose cache is another.
+        """Report whether the call was to be stored. Call this once its prompt was processed.
+
+        A server that got no hint stores by its own rules. Nothing is reported if the caller let the
+        server store a part, or if the server rejects the hint: its cache is not the one we steer.
         """
-        if record.outcome == "rejected" or (self.capped and not record.skip):
+        if record.outcome == "rejected" or (self.caller_caps and not record.skip):
             return
         stored = record.outcome not in {"applied", "caller"} or not record.skip
         self.rule.settle(self.call, stored=stored, kept=record.keep_tokens > 0)
 
-    def learn(self, answer: Answer) -> None:
-        """Tells what the server had of the prompt, where it says."""
+    def observe(self, answer: Answer) -> None:
+        """Report how much of the prompt the server had cached, if the answer says so."""
         if answer.cached_tokens is not None and answer.input_tokens is not None:
             self.rule.observe(
                 self.call, answer.cached_tokens, answer.input_tokens, answer.lmcache_tokens
             )
 
 
-class Verdict(NamedTuple):
-    """What was decided.
+class DecidedCall(NamedTuple):
+    """The result of :func:`decide_call`.
 
     Attributes:
-        decision: of the rule in force.
-        why: what it rests on, where the learned rule is in force.
-        shadow: what the other rule would have decided, where asked.
-        keep_tokens: leading tokens of a skipped call that are to be stored all the same.
-        lesson: for the learned rule, where it has seen the call.
+        record: what is recorded about the call.
+        params: new value of the dialect's field; None leaves the body as it is.
+        feedback: for the adaptive rule, if it has seen the call and the server's cache is ours.
+        fault: what went wrong while the hint was built, if the outcome is ``error``.
     """
 
-    decision: KVCacheDecision
-    why: Why | None = None
-    shadow: Shadow | None = None
-    keep_tokens: int = 0
-    lesson: Lesson | None = None
+    record: CallRecord
+    params: Any = None
+    feedback: Feedback | None = None
+    fault: Exception | None = None
 
 
-def judge(
+def decide_call(
     text: CallText,
     body: Mapping[Any, Any],
-    known: CallContext,
+    context: CallContext,
     *,
-    policy: KVCacheLayeringPolicy | None,
-    knobs: Settings,
-    learned: AdaptiveRule | None,
-) -> Verdict:
-    """Decides for a call.
+    settings: Settings,
+    policy: KVCacheLayeringPolicy | None = None,
+    adaptive: AdaptiveRule | None = None,
+    destination: Destination = UNKNOWN_DESTINATION,
+    dialect: Dialect = LMCACHE,
+) -> DecidedCall:
+    """Decide a call and work out what is sent to the server.
 
     Args:
-        text: what was counted of it.
-        body: the request as it goes out.
-        known: what the caller says of it.
-        policy: a rule given in code, which is then in force; ``None`` for that of the settings.
-        knobs: settings in force.
-        learned: the learned rule, where anybody asks for it.
+        text: what was counted of ``body``.
+        body: the request as it would go out without us.
+        context: what the caller said about its calls.
+        settings: settings in force.
+        policy: rule passed to the instrumentor, which then decides; None for the rule that the
+            settings name.
+        adaptive: the adaptive rule, if it is active or shadowing.
+        destination: where the call goes.
+        dialect: how the server is told.
     """
-    fixed = policy or knobs.policy
-    outlined = text
-    if known.rag_context is not None:
-        text = _set_apart(text, content_chars(known.rag_context))
-    if learned is None or not fixed.enabled:
-        return Verdict(_by_policy(fixed, text, body, known))
-    decision, call = learned.decide(
-        text, known.agent_name or known.role, chain_of(body, learned.key, outlined), settled=False
+    ruling = _rule(text, body, context, policy=policy, settings=settings, adaptive=adaptive)
+    decision = ruling.verdict.decision
+    given = body.get(dialect.field)
+    callers = dialect.is_callers(given)
+    params, fault = None, None
+    outcome = _outcome(decision, settings, destination, callers=callers)
+    if outcome == "applied":
+        try:
+            params = dialect.params(
+                skip=decision.skip_save,
+                keys=settings.hint_keys,
+                keep_tokens=ruling.keep_tokens,
+                stats=settings.cached_token_stats,
+            )
+            params = dialect.merge(given, params) if params else None
+        except Exception as error:  # noqa: BLE001 - the caller's own objects can raise anything
+            outcome, params, fault = "error", None, error
+    model = body.get("model")
+    origin = destination.origin
+    record = CallRecord(
+        verdict=ruling.verdict,
+        skip=dialect.caller_skips(given) if callers else decision.skip_save,
+        outcome=outcome,
+        mode=settings.mode,
+        model=model if isinstance(model, str) else "",
+        address=origin.host if origin else "",
+        port=origin.port if origin else 0,
+        agent=context.agent_name,
+        shadow=ruling.shadow,
+        keep_tokens=ruling.keep_tokens if outcome == "applied" else 0,
     )
-    given = body.get(FIELD)
-    lesson = Lesson(
-        learned, call, isinstance(given, Mapping) and given.get(MAX_OFFLOAD_KEY) is not None
+    feedback = None
+    if adaptive is not None and ruling.seen is not None and destination.allowed:
+        feedback = Feedback(adaptive, ruling.seen, dialect.caller_caps(given))
+    return DecidedCall(record, params, feedback, fault)
+
+
+def _outcome(
+    decision: KVCacheDecision, settings: Settings, destination: Destination, *, callers: bool
+) -> Outcome:
+    if not decision.enabled:
+        return "disabled"
+    if callers:
+        return "caller"
+    if settings.mode == "observe":
+        return "observed"
+    if not destination.allowed:
+        return "excluded_target"
+    return "rejected" if destination.rejected else "applied"
+
+
+class _Ruling(NamedTuple):
+    """What the rules say.
+
+    Attributes:
+        verdict: of the active rule.
+        shadow: of the other rule, if ``KV_CACHE_SHADOW`` is on.
+        keep_tokens: leading tokens of a skipped call that should be stored anyway.
+        seen: the call as the adaptive rule remembers it.
+    """
+
+    verdict: Verdict
+    shadow: Verdict | None = None
+    keep_tokens: int = 0
+    seen: AdaptiveCall | None = None
+
+
+def _rule(
+    text: CallText,
+    body: Mapping[Any, Any],
+    context: CallContext,
+    *,
+    policy: KVCacheLayeringPolicy | None,
+    settings: Settings,
+    adaptive: AdaptiveRule | None,
+) -> _Ruling:
+    thresholds = settings.policy if policy is None else policy.in_force
+    counted = text
+    if context.rag_context is not None:
+        text = _set_apart(text, content_chars(context.rag_context))
+    if adaptive is None or not thresholds.enabled:
+        return _Ruling(_by_thresholds(thresholds, policy, text, body, context))
+    decision, seen = adaptive.decide(
+        text,
+        context.agent_name or context.role,
+        boundaries_of(body, adaptive.key, counted),
+        settled=False,
     )
-    if policy is None and knobs.rule == AdaptiveRule.rule:
-        shadow = _of_fixed(fixed, text, body, known) if knobs.shadow else None
-        return Verdict(decision, call.why, shadow, _keep(decision, call, knobs), lesson)
-    shadow = Shadow(decision.skip_save, by_learning(call.why)) if knobs.shadow else None
-    return Verdict(_by_policy(fixed, text, body, known), shadow=shadow, lesson=lesson)
+    if policy is None and settings.rule == AdaptiveRule.rule:
+        shadow = None
+        if settings.shadow:
+            shadow = _by_thresholds(thresholds, policy, text, body, context)
+        keep = _keep_tokens(decision, seen, settings)
+        return _Ruling(adaptive.verdict(decision, seen), shadow, keep, seen)
+    shadow = adaptive.verdict(decision, seen) if settings.shadow else None
+    return _Ruling(
+        _by_thresholds(thresholds, policy, text, body, context), shadow=shadow, seen=seen
+    )
 
 
-def _of_fixed(
-    fixed: KVCacheLayeringPolicy, text: CallText, body: Mapping[Any, Any], known: CallContext
-) -> Shadow:
-    decision = _by_policy(fixed, text, body, known)
-    return Shadow(decision.skip_save, by_thresholds(decision, fixed))
+def _by_thresholds(
+    thresholds: ThresholdsRule,
+    policy: KVCacheLayeringPolicy | None,
+    text: CallText,
+    body: Mapping[Any, Any],
+    context: CallContext,
+) -> Verdict:
+    if policy is None or type(policy).decide is KVCacheLayeringPolicy.decide:
+        return thresholds.verdict(thresholds.judge(text, context.role))
+    # A subclass with a rule of its own is asked through its public method.
+    decision = policy.decide(
+        **decide_arguments(body), rag_context=context.rag_context, role=context.role
+    )
+    return thresholds.verdict(decision)._replace(rule=policy.rule)
 
 
-def _keep(decision: KVCacheDecision, call: AdaptiveCall, knobs: Settings) -> int:
-    if not knobs.partial_store or knobs.hint_keys == "skip_save" or not decision.skip_save:
+def _keep_tokens(decision: KVCacheDecision, call: AdaptiveCall, settings: Settings) -> int:
+    if not settings.partial_store or settings.hint_keys == "skip_save" or not decision.skip_save:
         return 0
-    return call.keep_tokens(knobs.chars_per_token)
-
-
-def _by_policy(
-    policy: Any, text: CallText, body: Mapping[Any, Any], known: CallContext
-) -> KVCacheDecision:
-    if (
-        type(policy).decide is not KVCacheLayeringPolicy.decide
-    ):  # a rule of the user's own, through the public method
-        decision: KVCacheDecision = policy.decide(
-            **parts_of(body), rag_context=known.rag_context, role=known.role
-        )
-        return decision
-    return policy.judge(text, known.role)  # type: ignore[no-any-return]
+    return call.keep_tokens(settings.chars_per_token)
 
 
 def _set_apart(text: CallText, rag_chars: int) -> CallText:
-    """Counts the retrieved block apart from the question or the system prompt that holds it."""
-    of_user = min(rag_chars, text.user_chars)
-    of_prefix = min(rag_chars - of_user, text.prefix_chars)
+    """Count the retrieved block apart from the question or the system prompt that holds it."""
+    from_user = min(rag_chars, text.user_chars)
+    from_prefix = min(rag_chars - from_user, text.prefix_chars)
     return text._replace(
-        rag_chars=of_user + of_prefix,
-        user_chars=text.user_chars - of_user,
-        prefix_chars=text.prefix_chars - of_prefix,
+        rag_chars=from_user + from_prefix,
+        user_chars=text.user_chars - from_user,
+        prefix_chars=text.prefix_chars - from_prefix,
     )

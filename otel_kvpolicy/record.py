@@ -1,122 +1,80 @@
-"""What is recorded of one decided call, and the sentence that explains it."""
+"""What is recorded about one decided call, and the sentence that explains it."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from .policy import KVCacheDecision, KVCacheLayeringPolicy
-from .policy.adaptive.rule import AdaptiveRule, Why
-from .telemetry import names
+from .policy import SKIP, STORE, KVCacheDecision, Verdict
 
 Outcome = Literal[
     "applied", "observed", "caller", "excluded_target", "rejected", "disabled", "error"
 ]
+"""What happened to the hint."""
 
-
-class Shadow(NamedTuple):
-    """What the rule that is not in force would have decided.
-
-    Attributes:
-        skip: its verdict.
-        explanation: why, in a sentence.
-    """
-
-    skip: bool
-    explanation: str
-
-    @property
-    def verdict(self) -> str:
-        """``store`` or ``skip``."""
-        return names.SKIP if self.skip else names.STORE
+OUTCOMES: Final[dict[str, str]] = {
+    "applied": "The hint went out with the request.",
+    "observed": "Observe mode: nothing was sent.",
+    "caller": "The caller set the hint, and nothing was added to it.",
+    "excluded_target": "Nothing was sent: the server is not among KV_CACHE_TARGETS.",
+    "rejected": "The server rejects the hint, so the call went out without it.",
+    "disabled": "Nothing was sent.",
+    "error": "The hint could not be added to the request, so the call went out without it.",
+}
+"""Each outcome, in a sentence."""
 
 
 class CallRecord(NamedTuple):
     """One decided call.
 
     Attributes:
-        decision: the rule's verdict.
-        skip: what is in force for the call: the rule's verdict, or the caller's own where the caller decided.
-        outcome: what became of the hint.
+        verdict: what the active rule decided, and why.
+        skip: True if the call should not be stored: by the rule, or by the caller if the caller
+            decided.
+        outcome: what happened to the hint.
         mode: ``enforce`` or ``observe``.
-        policy: the fixed rule, with its thresholds, or one of the user's own.
-        model: as requested.
+        model: model that the request names.
         address: host name of the server.
-        port: its port.
-        agent: name of the agent, where known.
-        why: what the learned rule's verdict rests on, where that rule decided.
-        shadow: what the other rule would have decided, where asked.
-        keep_tokens: leading tokens of a skipped call that are stored all the same.
+        port: port of the server.
+        agent: name of the agent, if known.
+        shadow: what the other rule would have decided, if ``KV_CACHE_SHADOW`` is on.
+        keep_tokens: leading tokens of a skipped call that are stored anyway.
     """
 
-    decision: KVCacheDecision
+    verdict: Verdict
     skip: bool
     outcome: Outcome
     mode: str
-    policy: KVCacheLayeringPolicy
     model: str
     address: str
     port: int
     agent: str | None
-    why: Why | None = None
-    shadow: Shadow | None = None
+    shadow: Verdict | None = None
     keep_tokens: int = 0
 
     @property
-    def rule(self) -> str:
-        """The rule that decided."""
-        return self.policy.rule if self.why is None else AdaptiveRule.rule
+    def decision(self) -> KVCacheDecision:
+        """The decision of the active rule."""
+        return self.verdict.decision
 
     @property
-    def verdict(self) -> str:
-        """``store`` or ``skip``."""
-        return names.SKIP if self.skip else names.STORE
+    def choice(self) -> str:
+        """``store`` or ``skip``, whoever decided."""
+        return SKIP if self.skip else STORE
 
-
-def explanation(record: CallRecord) -> str:
-    """One sentence for people, with the numbers and the thresholds, and no content of the prompt."""
-    if not record.decision.enabled:
-        return (
-            "Nothing was decided: KV_CACHE_LAYERING is off, and the server stores by its own rules."
-        )
-    said = (
-        by_thresholds(record.decision, record.policy)
-        if record.why is None
-        else by_learning(record.why)
-    )
-    if record.outcome == "caller":
-        return f"The caller had set the hint itself, to {record.verdict}. The rule alone: {said[0].lower()}{said[1:]}"
-    kept = (
-        f" Its first {record.keep_tokens} tokens came before and are stored."
-        if record.keep_tokens
-        else ""
-    )
-    return f"{said}{kept}{_ADDENDA.get(record.outcome, '')}"
-
-
-def by_thresholds(decision: KVCacheDecision, policy: KVCacheLayeringPolicy) -> str:
-    """The verdict of the fixed rule, or of one of the user's own, in a sentence."""
-    verdict = f"{'Skipped' if decision.skip_save else 'Stored'}: {', '.join(decision.reasons)}"
-    counted = decision.signals
-    if counted.keys() >= {
-        "prefix_tokens",
-        "history_turns",
-        "total_tokens",
-    }:  # a rule of the user's own need not count
-        verdict += (
-            f" (prefix {counted['prefix_tokens']} of {policy.min_prefix_tokens} tokens, "
-            f"{counted['history_turns']} of {policy.min_history_turns} earlier turns, "
-            f"{counted['total_tokens']} of {policy.min_context_tokens} tokens in all)"
-        )
-    return f"{verdict}."
-
-
-def by_learning(why: Why) -> str:
-    """The verdict of the learned rule in words."""
-    return f"{'Stored' if why.stores else 'Skipped'}: {why.sentence}"
-
-
-_ADDENDA = {
-    "observed": " Observe mode: nothing was sent.",
-    "excluded_target": " Nothing was sent: this server is not among KV_CACHE_TARGETS.",
-    "rejected": " The server refuses the hint, so the call went out without it.",
-}
+    @property
+    def explanation(self) -> str:
+        """One sentence or two for people, with numbers and without prompt content."""
+        if not self.decision.enabled:
+            return (
+                "Nothing was decided: KV_CACHE_LAYERING is off, and the server stores by its own "
+                "rules."
+            )
+        sentence = self.verdict.sentence
+        if self.outcome == "caller":
+            return (
+                f"The caller set the hint to {self.choice}. The rule alone: "
+                f"{sentence[0].lower()}{sentence[1:]}"
+            )
+        if self.keep_tokens:
+            sentence += f" Its first {self.keep_tokens} tokens were seen before and are stored."
+        return sentence if self.outcome == "applied" else f"{sentence} {OUTCOMES[self.outcome]}"

@@ -1,6 +1,7 @@
-"""Every knob, its default, read live: code over environment over an optional TOML file over the default.
+"""Every setting with its default, read live: code over environment over an optional TOML file.
 
-Reading costs about a microsecond while nothing changes, so that each call may ask again and a running process can be steered.
+Reading costs about a microsecond while nothing changes, so each call reads the settings again and a
+running process can be steered.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import threading
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
-from .hints.targets import Targets
-from .policy.thresholds import (
-    DEFAULT_CHARS_PER_TOKEN,
-    DEFAULT_MIN_CONTEXT_TOKENS,
-    DEFAULT_MIN_HISTORY_TURNS,
-    DEFAULT_MIN_PREFIX_TOKENS,
-    KVCacheLayeringPolicy,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
 )
+
+from ._fast import environment_reader
+from .hints.lmcache import HintKeys
+from .hints.targets import Targets
+from .policy.thresholds import DEFAULT_CHARS_PER_TOKEN, SETTINGS, ThresholdsRule
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,9 +39,14 @@ _log = logging.getLogger("otel_kvpolicy")
 
 PREFIX: Final = "KV_CACHE_"
 CONFIG_FILE: Final = "KV_CACHE_CONFIG_FILE"
-"""Path of a TOML file whose top-level keys are the settings' own names, such as ``KV_CACHE_MODE = "observe"``."""
+"""Path of a TOML file whose top-level keys are the settings' own names, such as
+``KV_CACHE_MODE = "observe"``."""
 
 _FILE_CHECK_SECONDS: Final = 1.0
+_MAX_WARNINGS: Final = 1000
+
+_TRUE: Final = frozenset({"1", "true", "yes"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 _Count = Annotated[int, Field(ge=0)]
 
@@ -49,117 +59,145 @@ def _lower(value: Any) -> Any:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-class Settings(BaseModel):
-    """The knobs in force. A field ``x`` is set by the variable ``KV_CACHE_X``; :func:`env_name` spells it.
+def _is_true(value: Any) -> Any:
+    """Read the master switch as the original policy does: any other word turns it off."""
+    return value.strip().lower() in _TRUE if isinstance(value, str) else value
 
-    Attributes are documented by their ``Field`` descriptions, from which the README's table is made.
+
+def _at_least_one(value: float) -> float:
+    return max(1.0, value)
+
+
+if TYPE_CHECKING:
+    _ThresholdSettings = BaseModel
+else:
+    # One field for each entry of the thresholds table, so that adding an entry is all it takes.
+    _ThresholdSettings = create_model(
+        "_ThresholdSettings",
+        **{
+            name: (
+                _Count if each.default is not None else _Count | None,
+                Field(default=each.default, description=each.meaning),
+            )
+            for name, each in SETTINGS.items()
+        },
+    )
+
+
+class Settings(_ThresholdSettings):
+    """The settings in force. Field ``x`` is set by ``KV_CACHE_X``; :func:`env_name` spells it.
+
+    The fields of the thresholds come from :data:`~otel_kvpolicy.policy.thresholds.THRESHOLDS`. Every
+    field is documented by its ``Field`` description, from which the table in the documentation is
+    generated.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
     )
 
-    layering: bool = Field(
+    layering: Annotated[bool, BeforeValidator(_is_true)] = Field(
         default=True,
-        description="`false` decides and sends nothing; calls are still traced and counted",
+        description="`1`, `true` or `yes` turns the policy on. Anything else turns it off: nothing "
+        "is decided or sent, but calls are still traced and counted",
     )
-    min_prefix_tokens: _Count = Field(
-        default=DEFAULT_MIN_PREFIX_TOKENS,
-        description="store when system prompt and tools have at least so many tokens; also for a RAG block",
-    )
-    min_context_tokens: _Count = Field(
-        default=DEFAULT_MIN_CONTEXT_TOKENS,
-        description="store when the whole prompt has at least so many tokens",
-    )
-    min_history_turns: _Count = Field(
-        default=DEFAULT_MIN_HISTORY_TURNS,
-        description="store when the model has replied at least so often before",
-    )
-    chars_per_token: Annotated[float, Field(gt=0)] = Field(
-        default=DEFAULT_CHARS_PER_TOKEN, description="characters taken for one token"
+    chars_per_token: Annotated[float, AfterValidator(_at_least_one)] = Field(
+        default=DEFAULT_CHARS_PER_TOKEN,
+        description="characters that count as one token; a number below 1 counts as 1",
     )
     mode: Annotated[Literal["enforce", "observe"], BeforeValidator(_lower)] = Field(
-        default="enforce", description="`observe` decides and records but sends nothing"
+        default="enforce", description="`observe` decides and records, but sends nothing"
     )
     targets: Annotated[Targets, BeforeValidator(_targets)] = Field(
         default=Targets("auto"),
-        description="servers that may be sent the hint: `auto` (all but hosted vendors known to refuse unknown fields), `all`, "
-        "or host patterns such as `gb10.local,*.lan:8000`",
+        description="servers that may be sent the hint: `auto` (all but hosted vendors known to "
+        "reject unknown fields), `all`, or host patterns such as `gb10.local,*.lan:8000`",
     )
-    hint_keys: Annotated[
-        Literal["both", "skip_save", "max_offload_tokens"], BeforeValidator(_lower)
-    ] = Field(
+    hint_keys: Annotated[HintKeys, BeforeValidator(_lower)] = Field(
         default="both",
-        description="LMCache keys to send: `skip_save` is read by its in-process connector, "
-        "`max_offload_tokens` by its multi-process server",
+        description="LMCache keys to send: its in-process connector reads `skip_save`, its "
+        "multi-process server reads `max_offload_tokens`",
     )
     rule: Annotated[Literal["thresholds", "adaptive"], BeforeValidator(_lower)] = Field(
         default="thresholds",
-        description="the rule in force: `thresholds` is the fixed one above, `adaptive` learns which calls come back and what a place "
-        "in the cache is worth",
+        description="active rule: `thresholds` compares signals with the thresholds above, "
+        "`adaptive` learns which calls come back and what a place in the cache is worth",
     )
     shadow: bool = Field(
         default=False,
-        description="`true` records beside each decision what the other rule would have decided (`kvpolicy.shadow.decision`)",
+        description="`true` also records what the other rule would have decided "
+        "(`kvpolicy.shadow.decision`)",
     )
     partial_store: bool = Field(
         default=False,
-        description="`true` lets the learned rule keep of a skipped call the leading part that came before (`max_offload_tokens`)",
+        description="`true` lets the adaptive rule store the part of a skipped call that was seen "
+        "before (`max_offload_tokens`)",
     )
     cached_token_stats: bool = Field(
         default=False,
-        description="`true` asks LMCache's multi-process server for its own share of each call's cached tokens (`cached_token_stats`)",
+        description="`true` asks LMCache's multi-process server for its own share of the cached "
+        "tokens of each call (`cached_token_stats`)",
     )
     state_file: str | None = Field(
         default=None,
-        description="file in which what the learned rule has learned survives a restart; holds counts, no content",
+        description="file that keeps what the adaptive rule has learned across restarts; holds "
+        "counts, no content",
     )
     redis_url: str | None = Field(
         default=None,
         repr=False,  # may hold a password
-        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a fleet share what they learn; needs the extra "
-        "`redis`",
+        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a fleet "
+        "share what the adaptive rule learns; needs the extra `redis`",
     )
     decision_log: str | None = Field(
         default=None,
-        description="file that gets one line of JSON for each decided call, without content, for `explain`, `replay` and Loki",
+        description="file that gets one line of JSON for each decided call, without content, for "
+        "`explain`, `replay` and Loki",
     )
     decision_log_bytes: Annotated[int, Field(ge=1)] = Field(
         default=64 << 20,
-        description="size at which the decision log is rotated; three older files are kept",
+        description="size in bytes at which the decision log is rotated; three older files are kept",
     )
 
     @property
-    def learns(self) -> bool:
-        """Whether anybody asks for the learned rule, in force or in the shadow."""
+    def uses_adaptive(self) -> bool:
+        """True if the adaptive rule is active or shadowing."""
         return self.shadow or self.rule == "adaptive"
 
     @cached_property
-    def policy(self) -> KVCacheLayeringPolicy:
-        """The fixed rule with these thresholds."""
-        return KVCacheLayeringPolicy(
-            enabled=self.layering,
-            min_prefix_tokens=self.min_prefix_tokens,
-            min_context_tokens=self.min_context_tokens,
-            min_history_turns=self.min_history_turns,
-            chars_per_token=self.chars_per_token,
-        )
+    def policy_arguments(self) -> dict[str, Any]:
+        """The arguments of the thresholds rule."""
+        return {
+            "enabled": self.layering,
+            "chars_per_token": self.chars_per_token,
+            **{name: getattr(self, name) for name in SETTINGS},
+        }
+
+    @cached_property
+    def policy(self) -> ThresholdsRule:
+        """The thresholds rule with these settings."""
+        return ThresholdsRule(**self.policy_arguments)
 
 
 def env_name(field: str) -> str:
-    """The environment variable of a settings field: ``mode`` -> ``KV_CACHE_MODE``."""
+    """Return the environment variable of a field: ``KV_CACHE_MODE`` for ``mode``."""
     return PREFIX + field.upper()
 
 
 def shown(field: str, value: Any) -> str:
-    """The value of a settings field as people may see it: of one that may hold a password, only whether there is one."""
+    """Return the display form of a value. Values that may hold a password are masked."""
     return str(value) if value is None or Settings.model_fields[field].repr else "***"
 
 
 def unreadable(field: str, value: Any, why: str) -> str:
-    """Says that ``value`` is none for a settings field, and why; neither is quoted where it may hold a password, as a URL may."""
+    """Return a message that ``value`` cannot be used, and why.
+
+    Neither is quoted if the value may hold a password, as a URL may.
+    """
     if not Settings.model_fields[field].repr or "@" in f"{value!r}":
-        return f"{env_name(field)}: cannot read its value, which is not shown as it may hold a password"
+        return (
+            f"{env_name(field)}: cannot read its value, which may hold a password and is not shown"
+        )
     return f"{env_name(field)}: cannot read {value!r} ({why[0].lower()}{why[1:]})"
 
 
@@ -169,40 +207,31 @@ _NAMES: Final = (*map(env_name, _FIELDS), CONFIG_FILE)
 Snapshot = tuple[Any, ...]
 """Raw environment values, in the order of ``_NAMES``."""
 
-
-_ENCODED_NAMES: Final = tuple(map(getattr(os.environ, "encodekey", str), _NAMES))
-
-
-def _environment() -> Snapshot:
-    """The raw values of our variables, undecoded where the platform allows it.
-
-    ``os.environ.get`` encodes, looks up and decodes: at a dozen knobs that would cost more than the decision. CPython keeps the encoded
-    mapping in ``_data``; elsewhere the public mapping serves.
-    """
-    data = getattr(os.environ, "_data", None)
-    return (
-        tuple(map(os.environ.get, _NAMES)) if data is None else tuple(map(data.get, _ENCODED_NAMES))
-    )
+_environment: Final = environment_reader(_NAMES)
 
 
 class _File:
-    """The optional TOML file, looked at again at most once a second; a broken edit leaves the last readable content in force."""
+    """The optional TOML file, checked for changes at most once a second.
 
-    def __init__(self) -> None:
+    If an edit cannot be read, the last readable content stays in force.
+    """
+
+    def __init__(self, warnings: _Warnings) -> None:
+        self._warnings = warnings
         self._path: str | None = None
         self._stamp: tuple[int, int] | None = None
-        self._due = 0.0
+        self.due = 0.0
         self.values: dict[str, Any] = {}
 
     def changed(self, path: str | None) -> bool:
-        """Reads the file where it is new or has changed; true when ``values`` may be others now."""
+        """Read the file if it is new or has changed. Return True if ``values`` may differ now."""
         now = time.monotonic()
-        if path == self._path and now < self._due:
+        if path == self._path and now < self.due:
             return False
-        self._due = now + _FILE_CHECK_SECONDS
+        self.due = now + _FILE_CHECK_SECONDS
         if not path:
-            known, self._path, self.values = self._path, None, {}
-            return known is not None
+            before, self._path, self.values = self._path, None, {}
+            return before is not None
         try:
             stat = Path(path).stat()
             stamp = (stat.st_mtime_ns, stat.st_size)
@@ -211,47 +240,52 @@ class _File:
             if path != self._path:
                 self.values = {}
             self._path, self._stamp = path, stamp
-            self.values = _known(tomllib.loads(Path(path).read_text(encoding="utf-8")), path)
+            self.values = self._fields(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             self._path = path
-            _warn_once(
+            self._warnings.once(
                 CONFIG_FILE,
                 path,
-                f"{CONFIG_FILE}: cannot read {path!r} ({error}); using what was last readable, else environment and defaults",
+                f"{CONFIG_FILE}: cannot read {path!r} ({error}); using its last readable content, "
+                "or the environment and the defaults if there is none",
             )
         return True
 
-
-def _known(values: dict[str, Any], path: str) -> dict[str, Any]:
-    known = {}
-    for name, value in values.items():
-        if name in _NAMES and name != CONFIG_FILE:
-            known[name.removeprefix(PREFIX).lower()] = value
-        else:
-            _warn_once(
-                CONFIG_FILE,
-                f"{path}:{name}",
-                f"{CONFIG_FILE}: {path!r} sets {name!r}, which is no setting; it is left out",
-            )
-    return known
-
-
-_warned: Final[set[tuple[str, str]]] = set()
+    def _fields(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values by settings field. Unknown names are ignored with a warning."""
+        fields = {}
+        for name, value in values.items():
+            if name in _NAMES and name != CONFIG_FILE:
+                fields[name.removeprefix(PREFIX).lower()] = value
+            else:
+                self._warnings.once(
+                    CONFIG_FILE,
+                    f"{self._path}:{name}",
+                    f"{CONFIG_FILE}: ignoring the unknown setting {name!r} in {self._path!r}",
+                )
+        return fields
 
 
-def _warn_once(setting: str, value: object, message: str) -> None:
-    key = (setting, repr(value))
-    if key not in _warned and len(_warned) < 1000:
-        _warned.add(key)
-        _log.warning(message)
+class _Warnings:
+    """Logs each warning once, and a bounded number of them."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def once(self, setting: str, value: object, message: str) -> None:
+        key = (setting, repr(value))
+        if key not in self._logged and len(self._logged) < _MAX_WARNINGS:
+            self._logged.add(key)
+            _log.warning(message)
 
 
 class _Live:
-    """The settings in force and what they were made of."""
+    """The settings in force and the values they were made from."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.file = _File()
+        self.warnings = _Warnings()
+        self.file = _File(self.warnings)
         self.overrides: dict[str, Any] = {}
         self.snapshot: Snapshot | None = None
         self.settings = Settings()
@@ -265,15 +299,19 @@ class _Live:
             }
             path = environment.pop(CONFIG_FILE, None)
             self.file.changed(path)
-            self.settings = _resolve([self.overrides, environment, self.file.values])
+            layers = [self.overrides, environment, self.file.values]
+            self.settings = _resolve(layers, self.warnings)
             self.snapshot = snapshot
             return self.settings
 
 
-def _resolve(layers: list[dict[str, Any]]) -> Settings:
-    """Merges the layers, strongest first. A value that cannot be read falls through to the next layer, at last to the default."""
+def _resolve(layers: list[dict[str, Any]], warnings: _Warnings) -> Settings:
+    """Merge the layers, strongest first.
+
+    A value that cannot be read is replaced by that of the next layer, and in the end by the default.
+    """
     layers = [dict(layer) for layer in layers]
-    found: list[tuple[str, Any, str]] = []
+    problems: list[tuple[str, Any, str]] = []
     while True:
         merged = {field: value for layer in reversed(layers) for field, value in layer.items()}
         try:
@@ -281,50 +319,58 @@ def _resolve(layers: list[dict[str, Any]]) -> Settings:
         except ValidationError as error:
             for problem in error.errors():
                 field = str(problem["loc"][0])
-                found.append((field, merged[field], problem["msg"]))
+                problems.append((field, merged[field], problem["msg"]))
                 del next(layer for layer in layers if field in layer)[field]
             continue
-        for field, value, why in found:
+        for field, value, why in problems:
             used = shown(field, getattr(settings, field))
-            _warn_once(
-                env_name(field), value, f"{unreadable(field, value, why)}; using {used} instead"
-            )
+            message = f"{unreadable(field, value, why)}; using {used} instead"
+            warnings.once(env_name(field), value, message)
+        _warn_of_replaced(merged, settings, warnings)
         return settings
+
+
+def _warn_of_replaced(values: dict[str, Any], settings: Settings, warnings: _Warnings) -> None:
+    """Warn of values that can be read but are replaced, as the original policy replaces them."""
+    switch, ratio = values.get("layering"), values.get("chars_per_token")
+    if isinstance(switch, str) and switch.strip().lower() not in _TRUE | _FALSE:
+        name = env_name("layering")
+        message = f"{name}: {switch!r} is not 1, true or yes; using False instead"
+        warnings.once(name, switch, message)
+    if ratio is not None and float(ratio) < settings.chars_per_token:
+        name = env_name("chars_per_token")
+        message = f"{name}: {ratio!r} is below 1; using {settings.chars_per_token} instead"
+        warnings.once(name, ratio, message)
 
 
 _live = _Live()
 
 
 def current() -> Settings:
-    """The settings in force now. Never raises; costs about a microsecond while nothing changes."""
+    """Return the settings in force. Never raises; takes a microsecond while nothing changes."""
     live = _live
     snapshot = _environment()
-    if snapshot == live.snapshot and (snapshot[-1] is None or not _file_due(live)):
+    if snapshot == live.snapshot and (snapshot[-1] is None or time.monotonic() < live.file.due):
         return live.settings
     return live.refresh(snapshot)
 
 
-def _file_due(live: _Live) -> bool:
-    return time.monotonic() >= live.file._due  # noqa: SLF001 - one file, one owner
-
-
 def configure(**overrides: Any) -> Settings:
-    """Sets knobs in code, over the environment and the file, for this process.
+    """Set settings in code, for this process. They take precedence over environment and file.
 
     Args:
-        overrides: fields of :class:`Settings`; ``None`` takes an override back.
+        overrides: fields of :class:`Settings`; None removes an override.
 
     Returns:
-        The settings now in force. A value that cannot be read is warned of and falls through, as in the environment.
+        The settings now in force. A value that cannot be read is replaced, with a warning, just as
+        in the environment.
 
     Raises:
-        TypeError: a keyword is no setting.
+        TypeError: a keyword is not a setting.
     """
     unknown = overrides.keys() - set(_FIELDS)
     if unknown:
-        raise TypeError(
-            f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(_FIELDS)}"
-        )
+        raise TypeError(f"no setting {', '.join(sorted(unknown))}: there are {', '.join(_FIELDS)}")
     with _live.lock:
         merged = {**_live.overrides, **overrides}
         _live.overrides = {field: value for field, value in merged.items() if value is not None}

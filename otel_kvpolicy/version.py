@@ -1,3 +1,3 @@
-"""The version of the distribution, and nothing else, so that the build can read it."""
+"""The version of the distribution. The build reads this file."""
 
 __version__ = "0.1.0"

@@ -1,59 +1,67 @@
-"""Whether a server refused a request because of the hint."""
+"""Recognizes an answer by which a server rejects the hint."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
-from .lmcache import FIELD
+REJECTING_STATUS: Final = frozenset({400, 422})
+"""HTTP status codes with which servers reject an unknown field."""
 
-_ECHO: Final = re.compile(re.escape(FIELD) + r"\\?[\"']\s*:\s*(\{|\\?[\"']|None|null)")
-"""The field quoted with its value: the server repeats the body it was sent, and says nothing against the field."""
+_MAX_DEPTH: Final = 6
 
 _REFUSAL: Final = re.compile(
-    r"unknown|unrecogni[sz]ed|unsupported|not supported|unexpected|not permitted|not allowed|extra|forbid|cannot find|invalid"
-    r"|additional propert|no such",
+    r"unknown|unrecogni[sz]ed|unsupported|not supported|unexpected|not permitted|not allowed|extra"
+    r"|forbid|cannot find|invalid|additional propert|no such",
     re.IGNORECASE,
 )
 
 
-def names_the_hint(error: BaseException) -> bool:
-    """True for an answer of 400 or 422 that names ``kv_transfer_params`` as what is wrong with the request.
+def rejects(field: str, status: int | None, text: str) -> bool:
+    """Return True if an answer says that ``field`` is what is wrong with the request.
 
-    Shapes seen in public reports: OpenAI's ``error.param``, FastAPI's ``detail[].loc``, and sentences.
+    Recognizes the shapes in public reports: OpenAI's ``error.param``, FastAPI's ``detail[].loc``,
+    and sentences.
+
+    Args:
+        field: body field of the hint.
+        status: HTTP status of the answer.
+        text: body of the answer.
     """
-    if getattr(error, "status_code", None) not in {400, 422}:
-        return False
-    response = getattr(error, "response", None)
-    text = getattr(response, "text", "") or ""
-    if FIELD not in text:
+    if status not in REJECTING_STATUS or field not in text:
         return False
     try:
         body = json.loads(text)
     except ValueError:
         body = text
-    return _accuses(body)
+    return _accuses(body, field)
 
 
-def _accuses(body: Any, depth: int = 0) -> bool:
-    if depth > 6:
+def _accuses(body: Any, field: str, depth: int = 0) -> bool:
+    if depth > _MAX_DEPTH:
         return False
     if isinstance(body, str):
-        said = _ECHO.sub("", body)
-        return FIELD in said and _REFUSAL.search(said) is not None
+        sentence = _echo(field).sub("", body)
+        return field in sentence and _REFUSAL.search(sentence) is not None
     if isinstance(body, list):
-        return any(_accuses(item, depth + 1) for item in body)
+        return any(_accuses(item, field, depth + 1) for item in body)
     if not isinstance(body, Mapping):
         return False
     place = body.get("loc", body.get("param"))
-    if (
-        place is not None
-    ):  # a structured complaint: its place says what it is about, whatever else it quotes
-        return FIELD in place if isinstance(place, list) else str(place).partition(".")[0] == FIELD
+    if place is not None:
+        # A structured complaint: its place says what it is about, whatever else it quotes.
+        return field in place if isinstance(place, list) else str(place).partition(".")[0] == field
     return any(
-        _accuses(value, depth + 1)
+        _accuses(value, field, depth + 1)
         for key, value in body.items()
         if key not in {"input", "ctx", "body"}
     )
+
+
+@lru_cache(maxsize=8)
+def _echo(field: str) -> re.Pattern[str]:
+    """Match the field quoted with its value: the server repeats the body without blaming the field."""
+    return re.compile(re.escape(field) + r"\\?[\"']\s*:\s*(\{|\\?[\"']|None|null)")

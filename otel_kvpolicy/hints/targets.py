@@ -1,4 +1,4 @@
-"""Which servers may be sent the hint: self-hosted ones by default, never hosted vendors that refuse unknown fields."""
+"""Which servers may be sent the hint: by default all but hosted vendors that reject unknown fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ HOSTED_VENDORS: Final[dict[str, str]] = {
     "dashscope*.aliyuncs.com": "not established, so treated as unsafe",
     "router.huggingface.co": "not established, so treated as unsafe",
 }
-"""Host pattern -> why the hint is not sent there. Public reports as of 2026-12; a server not named here is protected by the repeat."""
+"""Host pattern -> why the hint is not sent there, from public reports as of 2026-12. If a server that
+is not listed rejects the hint, the call is repeated without it."""
 
 _PATTERN: Final = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}|\*))?")
 
@@ -54,7 +55,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, url: Any) -> Origin:
-        """The origin of an httpx or httpx2 URL, which has set userinfo apart and encoded the host already."""
+        """Return the origin of an httpx or httpx2 URL, which has split off userinfo and encoded the host."""
         scheme = url.scheme
         host = url.raw_host.decode("ascii").lower().rstrip(".")
         return cls(scheme, host, url.port or (443 if scheme == "https" else 80))
@@ -64,11 +65,12 @@ class Targets:
     """The setting ``KV_CACHE_TARGETS``.
 
     Args:
-        text: ``auto``, ``all``, or host patterns separated by commas: ``gb10.local``, ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``.
-            ``*`` stands for any characters, a pattern without a port for any port.
+        text: ``auto``, ``all``, or host patterns separated by commas, such as ``gb10.local``,
+            ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``. ``*`` matches any characters, and a
+            pattern without a port matches any port.
 
     Raises:
-        ValueError: a pattern is no host.
+        ValueError: a pattern is not a host.
     """
 
     __slots__ = ("_patterns", "text")
@@ -76,7 +78,7 @@ class Targets:
     def __init__(self, text: str) -> None:
         self.text = ",".join(part.strip().lower() for part in text.split(",") if part.strip())
         if not self.text:
-            raise ValueError("no host pattern in it")
+            raise ValueError("it holds no host pattern")
         self._patterns = (
             None
             if self.text in {"auto", "all"}
@@ -84,7 +86,12 @@ class Targets:
         )
 
     def allow(self, origin: Origin, *, azure: bool = False) -> bool:
-        """Whether the hint may go to ``origin``; ``azure`` says that the client is one of Azure OpenAI, whatever its host."""
+        """Return True if the hint may go to a server.
+
+        Args:
+            origin: the server.
+            azure: True if the client is made for Azure OpenAI, whatever its host is.
+        """
         if self._patterns is not None:
             return any(
                 host.fullmatch(origin.host) and port in {None, origin.port}
@@ -111,19 +118,22 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], int | None]:
         raise ValueError(f"{pattern!r} is not a host pattern such as gb10.local or *.lan:8000")
     host, port = _encoded(match["host"].strip("[]").rstrip(".")), match["port"]
     if not host or host in {"auto", "all"}:
-        raise ValueError(f"{pattern!r} names no host; auto and all stand alone")
+        raise ValueError(f"{pattern!r} does not name a host; auto and all must stand alone")
     if port is not None and port != "*" and int(port) > 65535:
-        raise ValueError(f"{pattern!r} has no such port")
+        raise ValueError(f"{pattern!r} has a port above 65535")
     return _glob(host), None if port in {None, "*"} else int(port)
 
 
 def _encoded(host: str) -> str:
-    """The host as it stands in a URL. What the two standards of IDNA encode differently, such as ``ß``, would name another host in one."""
+    """Return the host as it appears in a URL.
+
+    Hosts that the two IDNA standards encode differently, such as those with ``ß``, are ambiguous.
+    """
     if host.isascii():
         return host
     encoded = host.encode("idna")
     if encoded.decode("idna") != host:
-        raise ValueError(f"{host!r} is ambiguous: write it as xn--...")
+        raise ValueError(f"{host!r} is ambiguous; write it as xn--...")
     return encoded.decode("ascii")
 
 
@@ -140,7 +150,11 @@ def _hosted(host: str) -> bool:
 
 
 class RejectedOrigins:
-    """Servers that refused the hint, remembered for the life of the process and bounded in number."""
+    """Servers that rejected the hint, bounded in number.
+
+    Args:
+        limit: servers to remember; the oldest are forgotten first.
+    """
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit
@@ -148,7 +162,7 @@ class RejectedOrigins:
         self._lock = threading.Lock()
 
     def add(self, origin: Origin) -> bool:
-        """Remembers ``origin``; true where it was not known yet."""
+        """Remember ``origin``. Return True if it is new."""
         with self._lock:
             if origin in self._origins:
                 return False

@@ -1,4 +1,17 @@
-"""The instrumentor: ``opentelemetry-instrument python app.py``, or ``KVPolicyInstrumentor().instrument()``."""
+"""The instrumentor.
+
+Usage::
+
+    opentelemetry-instrument python app.py     # no line of code
+
+    from otel_kvpolicy import KVPolicyInstrumentor
+
+    KVPolicyInstrumentor().instrument()        # or in code
+
+Every chat call of the openai client (and of what uses it, such as pydantic-ai) is then decided once,
+carries its hint if the server may be sent one, and has its decision on the chat span and in the
+metrics. Settings are read from the environment for each call: see :mod:`otel_kvpolicy.settings`.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +24,42 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from ..telemetry.instruments import Instruments
 from ..telemetry.names import SCOPE
 from ..version import __version__
-from .call import DecisionHook, Runtime
 from .http import HttpInstrumentation
 from .pydantic_ai import PydanticAIPatches
+from .runtime import DecisionHook, Runtime
 
 __all__ = ["DecisionHook", "KVPolicyInstrumentor"]
 
 
 class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Makes every chat call of the openai client carry its KV hint and its decision.
+    """Adds a KV hint and a recorded decision to every chat call of the openai client.
 
     Options of ``instrument()``:
-        tracer_provider: for spans of ours; the global one by default.
+        tracer_provider: for spans of this package; the global one by default.
         meter_provider: for metrics; the global one by default.
-        policy: a :class:`~otel_kvpolicy.KVCacheLayeringPolicy` (or a subclass with its own ``decide``) to use instead of the live settings.
-        decision_hook: called as ``decision_hook(span, decision, request)``; ``request`` is a read-only view of the body.
+        policy: a :class:`~otel_kvpolicy.KVCacheLayeringPolicy`, or a subclass with its own
+            ``decide``, to use instead of the rule that the settings name.
+        decision_hook: called as ``decision_hook(span, decision, request)`` for every call.
+            ``request`` is a read-only view of the body.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """The openai client; versions as tested."""
+        """Return the supported versions of the openai client."""
         return ("openai >= 1.66.0",)
 
     def instrument(self, **kwargs: Any) -> None:
-        """Switches the instrumentation on; see the class for the options."""
-        # opentelemetry-instrument checks dependencies itself and loads the HTTP client's instrumentation by its own entry point, unless the
-        # user disabled it; switching it on here too would make the loader warn.
+        """Turn the instrumentation on. The class documents the options."""
+        # opentelemetry-instrument checks dependencies itself and loads the instrumentation of the
+        # HTTP client by its own entry point, unless the user disabled it. Turning it on here too
+        # would make the loader warn.
         self._loaded_by_distro = not kwargs.keys().isdisjoint(
             {"skip_dep_check", "raise_exception_on_conflict"}
         )
         super().instrument(**kwargs)
 
     def _instrument(self, **kwargs: Any) -> None:
-        from .openai.choke_point import (
-            OpenAIPatches,  # openai need not be there before someone instruments it
-        )
+        # Imported here because openai may be missing until someone instruments it.
+        from .openai.choke_point import OpenAIPatches
 
         tracer_provider, meter_provider = (
             kwargs.get("tracer_provider"),
@@ -52,12 +67,12 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         )
         tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(SCOPE, __version__, meter_provider)
-        runtime = Runtime(
+        self._runtime = Runtime(
             tracer, Instruments(meter), kwargs.get("policy"), kwargs.get("decision_hook")
         )
-        self._openai = OpenAIPatches(runtime)
+        self._openai = OpenAIPatches(self._runtime)
         self._openai.apply()
-        self._pydantic_ai = PydanticAIPatches(runtime.faults)
+        self._pydantic_ai = PydanticAIPatches(self._runtime.errors)
         self._pydantic_ai.apply()
         self._http = HttpInstrumentation()
         if not self._loaded_by_distro:
@@ -67,3 +82,4 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._openai.remove()
         self._pydantic_ai.remove()
         self._http.uninstrument()
+        self._runtime.close()

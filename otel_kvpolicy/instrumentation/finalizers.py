@@ -1,8 +1,8 @@
-"""Calls whose stream the caller dropped, ended by a thread of their own.
+"""Ends the calls of dropped streams in a background thread.
 
-Dropped streams are found by the garbage collector, which runs wherever something is allocated: also where the OpenTelemetry SDK holds a
-lock of its own. Ending a span or counting there would wait for that very lock, for ever. So the call is handed over, and the collector goes
-on.
+The garbage collector finds dropped streams. It runs wherever memory is allocated, even while the
+OpenTelemetry SDK holds one of its locks. Ending a span or counting there would wait for that very
+lock, forever. So the call is handed over, and the collector goes on.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from ..telemetry.worker import Worker
 _EXIT_SECONDS: Final = 2.0
 
 
-class _Endable(Protocol):
-    def finish(self) -> None: ...
+class _Stoppable(Protocol):
+    def stop(self) -> None: ...
 
 
-def being_dropped() -> bool:
-    """Whether what runs now cleans up a generator that is dropped: perhaps by the collector, which nobody can tell."""
+def in_finalizer() -> bool:
+    """Return True if the running code cleans up a dropped generator, perhaps for the collector."""
     return isinstance(sys.exc_info()[1], GeneratorExit)
 
 
-def _end(calls: list[_Endable]) -> None:
+def _stop(calls: list[_Stoppable]) -> None:
     for call in calls:
-        call.finish()
+        call.stop()
 
 
-def _made() -> Worker[_Endable]:
-    return Worker("kvpolicy-dropped", _end)
+def _new_worker() -> Worker[_Stoppable]:
+    return Worker("kvpolicy-dropped", _stop)
 
 
-_worker = _made()
+_worker = _new_worker()
 _exiting = False
 
 
-def stand_ready() -> None:
-    """Makes sure that calls can be handed over: when a stream begins, for a finalizer must start no thread."""
+def prepare() -> None:
+    """Start the thread. Call this when a stream begins, because a finalizer must start no thread."""
     _worker.start()
 
 
-def end_later(call: _Endable) -> None:
-    """Ends ``call`` soon, in another thread. Takes no lock, so that a finalizer may call it wherever it runs."""
-    if _exiting:  # daemon threads do not outlive what follows
-        call.finish()
+def end_later(call: _Stoppable) -> None:
+    """End a call soon, in the background thread. Takes no lock, so finalizers may call it."""
+    if _exiting:  # daemon threads do not survive the rest of the exit
+        call.stop()
     else:
         _worker.hand(call)
 
 
 def flush(seconds: float = _EXIT_SECONDS) -> bool:
-    """Waits until the calls handed over so far have ended; false where that takes longer than ``seconds``."""
+    """Wait until the calls handed over so far have ended. Return False after ``seconds``."""
     return _worker.flush(seconds)
 
 
 def _after_fork() -> None:
-    global _worker  # noqa: PLW0603 - what was handed over is the parent's to end
-    _worker = _made()
+    global _worker  # noqa: PLW0603 - the parent ends what was handed over
+    _worker = _new_worker()
 
 
 @atexit.register

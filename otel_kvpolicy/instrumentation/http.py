@@ -1,4 +1,4 @@
-"""The HTTP client's instrumentation, which carries ``traceparent`` to vLLM, so that vLLM's span is a child of the chat span."""
+"""Instruments the HTTP client, so that vLLM gets ``traceparent`` and its span joins the trace."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any, Final
 from opentelemetry.instrumentation import httpx as httpx_instrumentation
 
 _INSTRUMENTORS: Final = {"httpx": "HTTPXClientInstrumentor", "httpx2": "HTTPX2ClientInstrumentor"}
-"""openai 3 rides httpx2, earlier ones httpx; pydantic-ai may bring either."""
+"""openai 3 uses httpx2, earlier versions use httpx, and pydantic-ai can bring either."""
 
 
 class HttpInstrumentation:
-    """Switches on what is not on yet, and off again only what it switched on."""
+    """Instruments the HTTP clients that are not instrumented yet, and uninstruments only those."""
 
     def __init__(self) -> None:
         self._ours: list[Any] = []
 
     def instrument(self, **providers: Any) -> None:
-        """Args:
-        providers: ``tracer_provider`` and ``meter_provider``, where given.
+        """Instrument every HTTP client that is installed.
+
+        Args:
+            providers: ``tracer_provider`` and ``meter_provider``, if given.
         """
         for module, name in _INSTRUMENTORS.items():
             kind = getattr(httpx_instrumentation, name, None)
@@ -31,7 +33,7 @@ class HttpInstrumentation:
                 self._ours.append(instrumentor)
 
     def uninstrument(self) -> None:
-        """Leaves instrumentation that others switched on."""
+        """Uninstrument the clients that :meth:`instrument` instrumented."""
         for instrumentor in self._ours:
             if instrumentor.is_instrumented_by_opentelemetry:
                 instrumentor.uninstrument()

@@ -1,8 +1,9 @@
-"""What pydantic-ai knows of a model request and its body does not say: the agent, its role, its span. Decides nothing.
+"""Adds what pydantic-ai knows about a request and its body lacks: the agent, its role, its span. Decides nothing.
 
-pydantic-ai is patched when the application imports it, so an application without it pays nothing. The seams are the coroutines that run
-once for each model tried, streamed or not, under the same signature from 1.0 to 2.68. Where pydantic-ai traces its runs, the run's span is
-the current one when a model request begins.
+pydantic-ai is patched when the application imports it, so an application without it pays nothing.
+The patched coroutines run once for each model that is tried, streamed or not, with the same
+signature from 1.0 to 2.68. If pydantic-ai traces its runs, the span of the run is the current one
+when a model request begins.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from opentelemetry import trace
 from ..context import CallContext, call_context, within
 from ..policy import REUSE_HEAVY_ROLES, TOOL_AGENT_ROLE
 from ..telemetry import spans
-from ..telemetry.errors import Faults
+from ..telemetry.errors import ErrorReporter
 
 _MODELS: Final = "pydantic_ai.models.openai"
 _TRACING: Final = "pydantic_ai.capabilities.instrumentation"  # from 1.95
@@ -32,7 +33,7 @@ _SEAMS: Final = {
 
 _hooked: Final[set[str]] = (
     set()
-)  # import hooks cannot be taken back, so each is registered once in a process
+)  # import hooks cannot be removed, so each is registered once per process
 _active: list[PydanticAIPatches] = []
 
 
@@ -42,19 +43,19 @@ def _imported(module: ModuleType) -> None:
 
 
 class PydanticAIPatches:
-    """Puts the enrichment into pydantic-ai, now or when it is imported, and takes it out again.
+    """Patches pydantic-ai, now or when it is imported, and removes the patches again.
 
     Args:
-        faults: where faults of ours end.
+        errors: reports internal errors.
     """
 
-    def __init__(self, faults: Faults) -> None:
-        self._faults = faults
+    def __init__(self, errors: ErrorReporter) -> None:
+        self._errors = errors
         self._on = False
         self._patched: list[tuple[type, str, Any]] = []
 
     def apply(self) -> None:
-        """Patches what is imported, and has the rest patched when it is."""
+        """Patch the modules that are imported, and the others when they are."""
         self._on = True
         _active.append(self)
         for name in _SEAMS:
@@ -66,7 +67,7 @@ class PydanticAIPatches:
                 wrapt.register_post_import_hook(_imported, name)
 
     def remove(self) -> None:
-        """Unwraps; where another library has wrapped over ours, ours stays in place and does nothing."""
+        """Remove the wrappers. One that another library has wrapped stays in place and does nothing."""
         self._on = False
         _active.remove(self)
         for owner, method, wrapper in self._patched:
@@ -76,30 +77,30 @@ class PydanticAIPatches:
         self._patched.clear()
 
     def patch(self, module: ModuleType) -> None:
-        """Wraps the seams of ``module``. Never raises: this runs inside the application's own import."""
+        """Wrap the coroutines of a module. Never raises, because it runs inside an import statement."""
         wrapper = self._traced_request if module.__name__ == _TRACING else self._model_request
         try:
             for name, method in _SEAMS[module.__name__]:
                 owner = getattr(module, name)
                 wrapt.wrap_function_wrapper(owner, method, wrapper)
                 self._patched.append((owner, method, wrapper))
-        except Exception as error:  # noqa: BLE001 - a pydantic-ai of another shape: calls are decided without what it knows
-            self._faults.caught("pydantic_ai", error)
+        except Exception as error:  # noqa: BLE001 - an unsupported version of pydantic-ai
+            self._errors.report("pydantic_ai", error)
 
     async def _model_request(
         self, wrapped: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Around one model attempt. A re-entry, as on the retry of a websocket, says the same again."""
+        """Wrap one attempt of a model. A retry of a websocket enters it again, which does no harm."""
         if not self._on:
             return await wrapped(*args, **kwargs)
         try:
-            known = _enriched(
+            context = _enriched(
                 call_context(), kwargs.get("model_request_parameters", args[-1] if args else None)
             )
         except Exception as error:  # noqa: BLE001
-            self._faults.caught("pydantic_ai", error)
+            self._errors.report("pydantic_ai", error)
             return await wrapped(*args, **kwargs)
-        with within(known):
+        with within(context):
             return await wrapped(*args, **kwargs)
 
     async def _traced_request(
@@ -109,7 +110,7 @@ class PydanticAIPatches:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Around one model request of a traced run, before its chat span is opened."""
+        """Wrap one model request of a traced run, before its chat span starts."""
         span = trace.get_current_span()
         if not self._on or not spans.is_agent_span(span):
             return await wrapped(*args, **kwargs)
@@ -118,7 +119,10 @@ class PydanticAIPatches:
 
 
 def _enriched(outer: CallContext, parameters: Any) -> CallContext:
-    """What is known outside, completed by the run. What is said nearest to the agent wins, and anything said wins over what we infer."""
+    """Complete the facts given outside with those of the run.
+
+    The agent's own role wins over an outer one, and an explicit role wins over an inferred one.
+    """
     run = _current_run()
     name = getattr(getattr(run, "agent", None), "name", None)
     name = name if isinstance(name, str) and name else None
@@ -131,13 +135,16 @@ def _enriched(outer: CallContext, parameters: Any) -> CallContext:
 
 
 def _inferred_role(name: str | None, parameters: Any) -> str | None:
-    """An agent's name may be a role. One with tools will most likely call again with what this call leaves in the cache."""
+    """Infer a role: the agent's name if it is one, otherwise that of an agent with tools.
+
+    The next step of an agent with tools most likely starts with this prompt.
+    """
     if name is not None and name.strip().lower() in REUSE_HEAVY_ROLES:
         return name
     return TOOL_AGENT_ROLE if getattr(parameters, "function_tools", None) else name
 
 
 def _current_run() -> Any:
-    """The ``RunContext`` of the model request; ``None`` outside an agent and before pydantic-ai 1.71."""
+    """Return the ``RunContext`` of the request; None outside an agent and before pydantic-ai 1.71."""
     current = getattr(sys.modules.get("pydantic_ai._run_context"), "get_current_run_context", None)
     return None if current is None else current()

@@ -1,5 +1,5 @@
-"""What the learned rule has learned: one rule for a process, kept over restarts and shared with a fleet, off the call's path."""
+"""Keeps what the adaptive rule learns across restarts, and shares it with a fleet, off the call's path."""
 
-from .process_rule import Learner, forget, learner
+from .adaptive_state import AdaptiveState
 
-__all__ = ["Learner", "forget", "learner"]
+__all__ = ["AdaptiveState"]

@@ -1,4 +1,4 @@
-"""The class counts of a whole fleet, in Redis or Valkey: each process adds what it has counted and goes on from the sum."""
+"""The class counts of a fleet, in Redis or Valkey: each process adds its counts and gets the sum."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ KEY: Final = "kvpolicy:classes:1"
 _SECONDS: Final = 1.0
 _TTL_SECONDS: Final = 7 * 24 * 3600
 _MAX_COUNT: Final = 16384
-"""Calls after which the counts of a class are halved, so that a fleet's table follows its traffic too."""
+"""The counts of a class are halved beyond this many calls, so that they follow the traffic."""
 
 _MAX_FIELD: Final = 1024
-"""Characters of a class, of whose label each may take twelve (``\\ud83d\\ude00``)."""
+"""Characters of an encoded class. Each character of its label takes up to twelve."""
 
-# One hash: a field for each class, its value "calls returned". Atomic, since a script is.
+# One hash, with a field "calls returned" for each class. A script runs atomically.
 _EXCHANGE: Final = """
 local most, classes = tonumber(ARGV[1]), tonumber(ARGV[2])
 for i = 4, #ARGV, 3 do
@@ -44,15 +44,15 @@ class Fleet:
     """The counts that a fleet shares.
 
     Args:
-        url: of the server, as redis-py takes it: ``redis://``, ``rediss://`` or ``unix://``.
+        url: URL of the server: ``redis://``, ``rediss://`` or ``unix://``.
 
     Raises:
         ModuleNotFoundError: the extra ``redis`` is not installed.
-        ValueError: ``url`` is none.
+        ValueError: ``url`` is not such a URL.
     """
 
     def __init__(self, url: str) -> None:
-        import encodings.idna  # noqa: F401 - for the look-up of the host, which is not to import it while the process forks
+        import encodings.idna  # noqa: F401 - looking up the host must not import it during a fork
 
         import redis
         from redis.backoff import NoBackoff
@@ -69,18 +69,21 @@ class Fleet:
                 decode_responses=True,
                 encoding_errors="replace",
             )
-        except ValueError:  # which may quote a password with a "/" or "#" in it
-            raise ValueError("KV_CACHE_REDIS_URL is no URL of a Redis server") from None
+        except ValueError:  # its message can quote a password that contains "/" or "#"
+            raise ValueError("KV_CACHE_REDIS_URL is not the URL of a Redis server") from None
         self._client = client
         self._exchange = client.register_script(_EXCHANGE)
 
     def exchange(
         self, new: Mapping[CallClass, tuple[float, float]]
     ) -> list[tuple[CallClass, float, float]]:
-        """Adds what this process has counted and returns what the fleet has.
+        """Add the counts of this process and return those of the fleet.
+
+        Args:
+            new: (calls, returns) by class since the last exchange.
 
         Raises:
-            redis.RedisError: the server cannot be reached, or will not.
+            redis.RedisError: the server cannot be reached, or reports an error.
         """
         given = [
             part
@@ -96,12 +99,12 @@ class Fleet:
         ]
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Close the connection."""
         self._client.close()
 
 
 def _read(field: str, value: str) -> tuple[CallClass, float, float] | None:
-    """A class and its counts; None for what another hand has put there."""
+    """Return a class and its counts; None for a field that this package did not write."""
     try:
         label, turns, length, seen = json.loads(field[:_MAX_FIELD])
         buckets = [int(bucket) for bucket in (turns, length, seen)]

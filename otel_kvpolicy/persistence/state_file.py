@@ -1,4 +1,4 @@
-"""The file in which what was learned survives a restart: JSON, written whole or not at all. It holds counts by class, no content."""
+"""The file that keeps the state of the adaptive rule: JSON with counts by class, written atomically."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from ..policy.adaptive.rule import AdaptiveRule
 _log = logging.getLogger("otel_kvpolicy")
 
 _MOST_BYTES: Final = 4 << 20
-"""A full table takes less than half as much: what is larger is not ours, and not worth a call's time."""
+"""A full table takes less than half as much. A larger file is not ours."""
 
 _TIMES: Final = ("gap_seconds", "visible", "lifetime")
 
 
 def load(rule: AdaptiveRule, path: Path) -> None:
-    """Lets ``rule`` go on from the file, which is left alone.
+    """Load the file into ``rule`` without changing the file.
 
-    Where the rule has learned already, both count. Of the times its own stay, once it has any: they are of the cache as it is now.
+    If the rule has learned already, both counts apply. Its own times stay if it has any, because
+    they describe the cache as it is now.
 
     Raises:
-        OSError: it is not there, or cannot be read.
-        ValueError, RecursionError: it holds no JSON, no UTF-8, or not our state.
+        OSError: the file is missing or cannot be read.
+        ValueError, RecursionError: the file is not UTF-8 or JSON, or does not hold such a state.
     """
-    size = _ordinary(path)
+    size = _size(path)
     if size > _MOST_BYTES:
-        raise ValueError(f"{size} bytes are more than it ever holds")
+        raise ValueError(f"it has {size} bytes, more than a state file ever holds")
     state, own = json.loads(path.read_bytes()), rule.export()
     if isinstance(state, dict) and any(own["lifetime"]["gaps"]):
         state |= {name: own[name] for name in _TIMES}
@@ -39,10 +40,12 @@ def load(rule: AdaptiveRule, path: Path) -> None:
 
 
 def restore(rule: AdaptiveRule, path: Path) -> bool:
-    """Lets ``rule`` go on from the file; false where there is none. A damaged one is set aside with a warning and learned anew.
+    """Load the state file into ``rule``. Return False if it is missing.
+
+    A damaged file is renamed and ignored, with a warning.
 
     Raises:
-        OSError: it is there and cannot be read.
+        OSError: the file exists and cannot be read.
     """
     try:
         load(rule, path)
@@ -62,14 +65,14 @@ def restore(rule: AdaptiveRule, path: Path) -> bool:
 
 
 def save(rule: AdaptiveRule, path: Path) -> None:
-    """Writes what was learned. Of several processes that share a file the last one wins.
+    """Write the state file. If several processes share one, the last writer wins.
 
     Raises:
-        OSError: it cannot be written; what was there stays.
+        OSError: the file cannot be written. Its old content stays.
     """
-    path = path.resolve()  # of a link, what it leads to is replaced, not the link
+    path = path.resolve()  # replace the target of a link, not the link
     if path.exists():
-        _ordinary(path)
+        _size(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -83,9 +86,15 @@ def save(rule: AdaptiveRule, path: Path) -> None:
         raise
 
 
-def _ordinary(path: Path) -> int:
-    """Its size. A pipe would keep a call waiting, and to replace ``/dev/null`` would break more than us."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(f"{path} is no ordinary file")
-    return found.st_size
+def _size(path: Path) -> int:
+    """Return the size of a regular file.
+
+    Reading a pipe would block the call, and replacing ``/dev/null`` would break the machine.
+
+    Raises:
+        OSError: the path is missing, or not a regular file.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{path} is not a regular file")
+    return status.st_size

@@ -1,15 +1,40 @@
-"""Decides. Pure: no OpenTelemetry, no openai, no I/O, no clock it was not given."""
+"""The rules. Pure: no OpenTelemetry, no openai, no I/O, and no clock that was not passed in."""
 
-from .decision import KVCacheDecision, reason_code
+from typing import Final
+
+from . import thresholds
+from .adaptive import why
+from .decision import (
+    SKIP,
+    STORE,
+    KVCacheDecision,
+    RuleAttribute,
+    Verdict,
+    reason_code,
+)
 from .signals import SIGNALS, CallText
-from .thresholds import REUSE_HEAVY_ROLES, TOOL_AGENT_ROLE, KVCacheLayeringPolicy
+from .thresholds import REUSE_HEAVY_ROLES, THRESHOLDS, TOOL_AGENT_ROLE, Threshold, ThresholdsRule
+
+REASONS: Final[dict[str, str]] = {**thresholds.REASONS, **why.REASONS}
+"""The reason codes of both rules, with what each one means."""
+
+RULE_ATTRIBUTES: Final[tuple[RuleAttribute, ...]] = (*thresholds.ATTRIBUTES, *why.ATTRIBUTES)
+"""What the rules record beside their decisions."""
 
 __all__ = [
+    "REASONS",
     "REUSE_HEAVY_ROLES",
+    "RULE_ATTRIBUTES",
     "SIGNALS",
+    "SKIP",
+    "STORE",
+    "THRESHOLDS",
     "TOOL_AGENT_ROLE",
     "CallText",
     "KVCacheDecision",
-    "KVCacheLayeringPolicy",
+    "RuleAttribute",
+    "Threshold",
+    "ThresholdsRule",
+    "Verdict",
     "reason_code",
 ]

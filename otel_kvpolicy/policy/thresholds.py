@@ -1,96 +1,232 @@
-"""The fixed rule: store when any one signal passes its threshold, or when a reuse-heavy role makes a borderline call."""
+"""The thresholds rule: store a call if any signal reaches its threshold.
+
+:data:`THRESHOLDS` is the one place that defines the thresholds. The rule, the settings, the span
+attributes, ``explain``, ``replay`` and the tables in the documentation all read it, so that adding
+a threshold means adding one entry.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from math import inf, isfinite
+from typing import Any, Final, Literal, NamedTuple
 
-from .decision import KVCacheDecision
-from .reasons import (
-    LARGE_FIXED_CONTEXT,
-    LARGE_RAG_CONTEXT,
-    LONG_SHARED_PREFIX,
-    MULTI_TURN_CONVERSATION,
-    ONE_OFF_SHORT_PROMPT,
-    POLICY_DISABLED,
-    REUSE_HEAVY_ROLE,
+from .counting import content_chars, history_text, json_chars
+from .decision import KVCacheDecision, RuleAttribute, Verdict
+from .signals import CallText, estimate
+
+
+class Threshold(NamedTuple):
+    """One comparison of a signal with a setting. Several may share a setting.
+
+    Attributes:
+        setting: settings field that holds the threshold; ``KV_CACHE_`` precedes it in the
+            environment.
+        key: short name: ``kvpolicy.thresholds.{key}`` on the span.
+        signal: the signal that is compared, a key of ``KVCacheDecision.signals``.
+        reason: reason code of a call that reaches the threshold.
+        unit: what the signal counts.
+        default: value of the setting if it is not set; None turns the threshold off.
+        replay: name of the setting in ``replay --rule thresholds:prefix=512``.
+        label: what people call the signal.
+        because: why a call that reaches the threshold is worth storing, after "its KV is stored:".
+        meaning: what the setting does, for the documentation; empty if another threshold shares the
+            setting and documents it.
+        minimum: the signal must reach at least this, even if the setting is lower.
+        bonus: added to the score of a call that reaches the threshold.
+    """
+
+    setting: str
+    key: str
+    signal: str
+    reason: str
+    unit: Literal["tokens", "turns"]
+    default: int | None
+    replay: str
+    label: str
+    because: str
+    meaning: str
+    minimum: int = 0
+    bonus: float = 0.0
+
+
+THRESHOLDS: Final = (
+    Threshold(
+        setting="min_prefix_tokens",
+        key="prefix_tokens",
+        signal="prefix_tokens",
+        reason="long_shared_prefix",
+        unit="tokens",
+        default=1024,
+        replay="prefix",
+        label="prefix",
+        because="its system prompt and tools are long enough to be shared",
+        meaning="store a call if its system prompt and tools have at least this many tokens; "
+        "also applies to a RAG block",
+    ),
+    Threshold(
+        setting="min_history_turns",
+        key="history_turns",
+        signal="history_turns",
+        reason="multi_turn_conversation",
+        unit="turns",
+        default=1,
+        replay="turns",
+        label="earlier turns",
+        because="it continues a conversation",
+        meaning="store a call if the model has replied at least this many times before; "
+        "0 counts as 1",
+        minimum=1,
+        bonus=0.25,
+    ),
+    Threshold(
+        setting="min_context_tokens",
+        key="context_tokens",
+        signal="total_tokens",
+        reason="large_fixed_context",
+        unit="tokens",
+        default=2048,
+        replay="context",
+        label="whole prompt",
+        because="the whole prompt is long",
+        meaning="store a call if the whole prompt has at least this many tokens",
+    ),
+    Threshold(
+        setting="min_prefix_tokens",
+        key="prefix_tokens",
+        signal="rag_tokens",
+        reason="large_rag_context",
+        unit="tokens",
+        default=1024,
+        replay="prefix",
+        label="retrieved context",
+        because="its retrieved context is long",
+        meaning="",
+        minimum=1,
+    ),
+    Threshold(
+        setting="min_tool_tokens",
+        key="tool_tokens",
+        signal="tool_tokens",
+        reason="large_tool_definitions",
+        unit="tokens",
+        default=None,
+        replay="tools",
+        label="tool definitions",
+        because="its tool definitions are long enough to be shared",
+        meaning="store a call if its tool definitions alone have at least this many tokens; "
+        "off unless set",
+        minimum=1,
+    ),
 )
-from .signals import CallText, content_chars, estimate, history_text, json_chars
+"""Every comparison the rule makes, in the order of the reasons in a decision."""
 
-DEFAULT_MIN_PREFIX_TOKENS: Final = 1024
-DEFAULT_MIN_CONTEXT_TOKENS: Final = 2048
-DEFAULT_MIN_HISTORY_TURNS: Final = 1
+SETTINGS: Final[Mapping[str, Threshold]] = {
+    each.setting: each for each in THRESHOLDS if each.meaning
+}
+"""The threshold that documents each setting, by the settings field."""
+
 DEFAULT_CHARS_PER_TOKEN: Final = 4.0
+
+REUSE_HEAVY_ROLE: Final = "reuse_heavy_role"
+ONE_OFF_SHORT_PROMPT: Final = "one_off_short_prompt"
+POLICY_DISABLED: Final = "policy_disabled"
+
+REASONS: Final[dict[str, str]] = {
+    **{each.reason: each.because for each in THRESHOLDS},
+    REUSE_HEAVY_ROLE: "its role calls again and again, and the prompt is at least half the "
+    "context threshold",
+    ONE_OFF_SHORT_PROMPT: "no signal reached its threshold",
+    POLICY_DISABLED: "nothing is decided",
+}
+"""The reason codes of this rule, with what each one means."""
+
+CHARS_PER_TOKEN: Final = "chars_per_token"
+
+ATTRIBUTES: Final = (
+    *(
+        RuleAttribute(
+            f"thresholds.{each.key}",
+            "int",
+            f"KV_CACHE_{each.setting.upper()} in force; only with the thresholds rule",
+            each.default is not None,
+        )
+        for each in SETTINGS.values()
+    ),
+    RuleAttribute(
+        CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force", always=True
+    ),
+)
+"""What this rule records beside its decision."""
 
 REUSE_HEAVY_ROLES: Final = frozenset(
     {"chat", "orchestrator", "planner", "router", "assistant", "conversation"}
 )
+"""Roles whose prompts come back. They tip a borderline call, and never rescue a clear one-off."""
 
 TOOL_AGENT_ROLE: Final = "tool_agent"
-"""The role of an agent with tools that names no other: its next step starts with this call's prompt. As weak a prior as any role."""
+"""Role of an agent with tools that names no other role: its next step starts with this prompt. As
+weak a prior as any other role."""
 
 _TIPPING_ROLES: Final = REUSE_HEAVY_ROLES | {TOOL_AGENT_ROLE}
 
-_MULTI_TURN_BONUS: Final = 0.25
 
-
-def _check(name: str, value: float, minimum: float, strict: bool = False) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not (value > minimum if strict else value >= minimum)
-        or value == float("inf")
-    ):
-        raise ValueError(
-            f"{name} must be a finite number {'above' if strict else 'of at least'} {minimum:g}, not {value!r}"
-        )
-
-
-def _tips(role: Any) -> bool:
-    return isinstance(role, str) and role.strip().lower() in _TIPPING_ROLES
-
-
-class KVCacheLayeringPolicy:
-    """Stores a call when any signal says that its prefix will be asked for again.
+class ThresholdsRule:
+    """Store a call if any signal reaches its threshold, or a reuse-heavy role tips it.
 
     Args:
-        enabled: false makes every decision inert.
-        min_prefix_tokens: estimated tokens of the stable prefix (system prompt and tools) that make it worth storing; also for a RAG block.
-        min_context_tokens: estimated tokens of the whole prompt that make it worth storing.
-        min_history_turns: earlier model replies that make it worth storing; a call without any reply never counts as multi-turn.
-        chars_per_token: characters taken for one token; an estimate, since no tokenizer runs on the caller's path.
+        enabled: False makes every decision inert.
+        chars_per_token: characters that count as one token. No tokenizer runs on the caller's path,
+            so token counts are estimates. A number below 1 counts as 1.
+        thresholds: tokens or turns by settings field, such as ``min_prefix_tokens=512``. Missing
+            ones get their defaults; None turns a threshold off.
 
     Raises:
-        ValueError: a threshold is negative or no finite number, or ``chars_per_token`` is not above zero.
+        TypeError: there is no such threshold.
+        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is not a
+            finite number.
     """
 
     rule: Final = "thresholds"
 
     __slots__ = (
+        "_comparisons",
+        "_context",
+        "_recorded",
+        "_tipping_tokens",
         "chars_per_token",
         "enabled",
-        "min_context_tokens",
-        "min_history_turns",
-        "min_prefix_tokens",
+        "thresholds",
     )
 
     def __init__(
         self,
         *,
         enabled: bool = True,
-        min_prefix_tokens: int = DEFAULT_MIN_PREFIX_TOKENS,
-        min_context_tokens: int = DEFAULT_MIN_CONTEXT_TOKENS,
-        min_history_turns: int = DEFAULT_MIN_HISTORY_TURNS,
         chars_per_token: float = DEFAULT_CHARS_PER_TOKEN,
+        **thresholds: int | None,
     ) -> None:
-        _check("min_prefix_tokens", min_prefix_tokens, 0)
-        _check("min_context_tokens", min_context_tokens, 0)
-        _check("min_history_turns", min_history_turns, 0)
-        _check("chars_per_token", chars_per_token, 0, strict=True)
+        check(chars_per_token=chars_per_token, **thresholds)
         self.enabled = enabled
-        self.min_prefix_tokens = min_prefix_tokens
-        self.min_context_tokens = min_context_tokens
-        self.min_history_turns = min_history_turns
-        self.chars_per_token = chars_per_token
+        self.chars_per_token = max(1.0, chars_per_token)
+        self.thresholds = {name: each.default for name, each in SETTINGS.items()} | thresholds
+        in_force = [
+            (each, max(limit, each.minimum))
+            for each in THRESHOLDS
+            if (limit := self.thresholds[each.setting]) is not None
+        ]
+        # Plain tuples, worked out once: a decision takes 4 microseconds and compares each of them.
+        self._comparisons = [
+            (each.signal, limit, f"{each.reason}(", _closing(each, limit), each.bonus)
+            for each, limit in in_force
+        ]
+        context = self.thresholds["min_context_tokens"]
+        self._context: float = inf if context is None else max(1, context)
+        self._tipping_tokens: float = inf if context is None else context // 2
+        self._recorded: dict[str, Any] = {
+            f"thresholds.{each.key}": self.thresholds[each.setting] for each, _ in in_force
+        }
+        self._recorded[CHARS_PER_TOKEN] = self.chars_per_token
 
     def decide(
         self,
@@ -102,18 +238,19 @@ class KVCacheLayeringPolicy:
         role: str | None = None,
         tools: Any = None,
     ) -> KVCacheDecision:
-        """Decides for a call given by its parts. Never raises: what cannot be read counts as nothing.
+        """Decide a call that is given by its parts. Never raises: unreadable parts count nothing.
 
         Args:
-            system_prompt: the stable head of the prompt: a string or several.
+            system_prompt: stable head of the prompt: a string or several.
             user_prompt: what is new in this call: a string, or a list of content parts.
-            message_history: earlier messages: OpenAI mappings, pydantic-ai messages, or objects with ``.parts[].content``.
-            rag_context: a retrieved block: a string or several.
-            role: what kind of caller this is, such as ``"planner"``; see ``REUSE_HEAVY_ROLES``.
-            tools: tool definitions (OpenAI's ``tools``); they count into the prefix.
+            message_history: earlier messages: OpenAI mappings, pydantic-ai messages, or objects
+                with ``.parts[].content``.
+            rag_context: retrieved block: a string or several.
+            role: kind of caller, such as ``"planner"``; see :data:`REUSE_HEAVY_ROLES`.
+            tools: tool definitions (OpenAI's ``tools``), which count toward the prefix.
         """
         if not self.enabled:
-            return _DISABLED
+            return DISABLED
         history_chars, turns = history_text(message_history)
         text = CallText(
             prefix_chars=content_chars(system_prompt),
@@ -126,30 +263,28 @@ class KVCacheLayeringPolicy:
         return self.judge(text, role)
 
     def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
-        """Decides for a call whose parts are counted already."""
+        """Decide a call whose parts are counted already.
+
+        Args:
+            text: characters and turns of the call.
+            role: kind of caller.
+        """
         if not self.enabled:
-            return _DISABLED
+            return DISABLED
         signals = estimate(text, self.chars_per_token)
-        prefix, total, turns = (
-            signals["prefix_tokens"],
-            signals["total_tokens"],
-            signals["history_turns"],
-        )
-        context = self.min_context_tokens
-        score = total / context if context else 1.0
+        score = signals["total_tokens"] / self._context
         reasons = []
-        if prefix >= self.min_prefix_tokens:
-            reasons.append(f"{LONG_SHARED_PREFIX}({prefix}>={self.min_prefix_tokens}t)")
-        if turns and turns >= self.min_history_turns:
-            reasons.append(f"{MULTI_TURN_CONVERSATION}({turns}turns)")
-            score += _MULTI_TURN_BONUS
-        if total >= context:
-            reasons.append(f"{LARGE_FIXED_CONTEXT}({total}>={context}t)")
-        if text.rag_chars and signals["rag_tokens"] >= self.min_prefix_tokens:
-            reasons.append(
-                f"{LARGE_RAG_CONTEXT}({signals['rag_tokens']}>={self.min_prefix_tokens}t)"
-            )
-        if not reasons and role is not None and _tips(role) and total >= context / 2:
+        for signal, limit, opening, closing, bonus in self._comparisons:
+            value = signals[signal]
+            if value >= limit:
+                reasons.append(f"{opening}{value}{closing}")
+                score += bonus
+        if (
+            not reasons
+            and role is not None
+            and _tips(role)
+            and signals["total_tokens"] >= self._tipping_tokens
+        ):
             reasons.append(f"{REUSE_HEAVY_ROLE}({role})")
         return KVCacheDecision.trusted(
             cache_worthy=bool(reasons),
@@ -158,10 +293,53 @@ class KVCacheLayeringPolicy:
             signals=signals,
         )
 
-    def __repr__(self) -> str:
-        return f"KVCacheLayeringPolicy({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+    def verdict(self, decision: KVCacheDecision) -> Verdict:
+        """Add the sentence and the thresholds to a decision.
+
+        Args:
+            decision: made by this rule, or by a subclass of ``KVCacheLayeringPolicy`` whose own
+                ``decide`` need not count every signal.
+        """
+        measured = [
+            f"{each.label} {decision.signals[each.signal]} of {self.thresholds[each.setting]}"
+            for each in SETTINGS.values()
+            if each.signal in decision.signals and self.thresholds[each.setting] is not None
+        ]
+        sentence = f"{'Skipped' if decision.skip_save else 'Stored'}: {', '.join(decision.reasons)}"
+        if measured:
+            sentence += f" ({', '.join(measured)})"
+        return Verdict(decision, self.rule, f"{sentence}.", self._recorded)
 
 
-_DISABLED: Final = KVCacheDecision(
+def check(*, chars_per_token: float | None = None, **thresholds: int | None) -> None:
+    """Raise an error if an argument of :class:`ThresholdsRule` makes no sense. None passes.
+
+    Raises:
+        TypeError: there is no such threshold.
+        ValueError: a value is out of range or not a finite number.
+    """
+    for name, value in thresholds.items():
+        if name not in SETTINGS:
+            raise TypeError(f"no threshold {name!r}: there are {', '.join(SETTINGS)}")
+        if value is not None and (not _is_finite(value) or value < 0):
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
+    if chars_per_token is not None and not _is_finite(chars_per_token):
+        raise ValueError(f"chars_per_token must be a finite number, not {chars_per_token!r}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
+def _closing(threshold: Threshold, limit: int) -> str:
+    return "turns)" if threshold.unit == "turns" else f">={limit}t)"
+
+
+def _tips(role: Any) -> bool:
+    return isinstance(role, str) and role.strip().lower() in _TIPPING_ROLES
+
+
+DISABLED: Final = KVCacheDecision(
     cache_worthy=False, skip_save=False, reasons=[POLICY_DISABLED], enabled=False
 )
+"""The decision of every rule while the policy is disabled."""

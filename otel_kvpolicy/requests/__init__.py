@@ -1,4 +1,4 @@
-"""Request bodies -> what is counted of them; responses -> what the server says of the call."""
+"""Reads chat requests and answers: what is counted of a body, and what the server reports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ __all__ = [
     "reader_of",
 ]
 
-READERS: Final[dict[str, Callable[[Mapping[Any, Any]], CallText]]] = {
+Reader = Callable[[Mapping[Any, Any]], CallText]
+
+READERS: Final[dict[str, Reader]] = {
     "/chat/completions": read_chat,
     "/responses": read_responses,
 }
-"""The paths whose calls are decided, and what reads their bodies."""
+"""Path of each API whose calls are decided, with the function that counts its bodies."""
 
 
-def reader_of(url: str) -> Callable[[Mapping[Any, Any]], CallText] | None:
-    """The reader for a request path or URL; ``None`` for what is no chat call."""
+def reader_of(url: str) -> Reader | None:
+    """Return the reader for a request path or URL; None if it is not a chat call."""
     reader = READERS.get(url)
     if reader is not None:
         return reader

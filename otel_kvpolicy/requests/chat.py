@@ -1,22 +1,28 @@
-"""The body of ``/chat/completions`` -> what is counted of it."""
+"""Counts the body of ``/chat/completions``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from ..policy.signals import CallText, Outlined, call_chars, content_chars, message_chars, speaker
+from ..policy.counting import (
+    ASSISTANT_ROLE,
+    SYSTEM_ROLES,
+    call_chars,
+    content_chars,
+    message_chars,
+    speaker,
+)
+from ..policy.signals import CallText, CountedText
 from .tools import tool_chars
-
-SYSTEM_ROLES: Final = ("system", "developer")
-_REPLY: Final = "assistant"
 
 
 def read_chat(body: Mapping[Any, Any]) -> CallText:
-    """Counts a chat completion request.
+    """Count a chat completion request.
 
-    The prefix is the leading system and developer messages and the tools; the user's part is what follows the last model reply; the
-    history is what lies between. O(messages). Messages given as a generator are the client's to read and count nothing.
+    The prefix is the leading system and developer messages and the tools. The user part is what
+    follows the last model reply. The history lies between. Takes O(messages). Messages given as a
+    generator count nothing, because only the client may read it.
     """
     messages = body.get("messages")
     if not isinstance(messages, (list, tuple)):
@@ -27,15 +33,11 @@ def read_chat(body: Mapping[Any, Any]) -> CallText:
             len(content) if type(content := message["content"]) is str else content_chars(content)
             for message in messages
         ]
-        if "tool" in roles:  # only then has a reply called any
-            for at, role in enumerate(roles):
-                if role == _REPLY and "tool_calls" in messages[at]:
-                    sizes[at] += call_chars(messages[at]["tool_calls"])
-    except (
-        KeyError,
-        TypeError,
-        IndexError,
-    ):  # a message without content, or one that is no mapping
+        if "tool" in roles:  # only then has a reply called a tool
+            for index, role in enumerate(roles):
+                if role == ASSISTANT_ROLE and "tool_calls" in messages[index]:
+                    sizes[index] += call_chars(messages[index]["tool_calls"])
+    except (KeyError, TypeError, IndexError):  # a message without content, or not a mapping
         roles, sizes = _any_shape(messages)
     tools = body.get("tools") or body.get("functions")
     return _divide(roles, sizes, tool_chars(tools) if tools else 0)
@@ -48,13 +50,14 @@ def _any_shape(messages: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 
 def _divide(roles: list[Any], sizes: list[int], tools: int) -> CallText:
+    """Divide the messages into prefix, history and user part."""
     start = 0
     for role in roles:
         if role not in SYSTEM_ROLES:
             break
         start += 1
-    turns = roles.count(_REPLY)
-    end = len(roles) - roles[::-1].index(_REPLY) if turns else start
-    text = Outlined(sum(sizes[:start]), tools, sum(sizes[start:end]), 0, sum(sizes[end:]), turns)
+    turns = roles.count(ASSISTANT_ROLE)
+    end = len(roles) - roles[::-1].index(ASSISTANT_ROLE) if turns else start
+    text = CountedText(sum(sizes[:start]), tools, sum(sizes[start:end]), 0, sum(sizes[end:]), turns)
     text.roles, text.sizes = roles, sizes
     return text

@@ -1,29 +1,34 @@
-"""Request bodies -> the parts that a rule's public ``decide`` takes, for rules of the user's own."""
+"""Turns a request body into the arguments of ``KVCacheLayeringPolicy.decide``, for its subclasses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..policy.signals import speaker
+from ..policy.counting import ASSISTANT_ROLE, SYSTEM_ROLES, speaker
 
 
-def parts_of(body: Mapping[Any, Any]) -> dict[str, Any]:
-    """``system_prompt``, ``user_prompt``, ``message_history`` and ``tools`` of a chat completion or Responses request."""
+def decide_arguments(body: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return ``system_prompt``, ``user_prompt``, ``message_history`` and ``tools`` of a request.
+
+    Args:
+        body: a chat completion or Responses request.
+    """
     given = body.get("messages", body.get("input"))
-    messages = (
-        list(given)
-        if isinstance(given, (list, tuple))
-        else []
-        if given is None
-        else [{"role": "user", "content": given}]
-    )
+    if isinstance(given, (list, tuple)):
+        messages = list(given)
+    else:
+        messages = [] if given is None else [{"role": "user", "content": given}]
     roles = [speaker(message) for message in messages]
     start = next(
-        (at for at, role in enumerate(roles) if role not in {"system", "developer"}), len(messages)
+        (index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), len(messages)
     )
     end = next(
-        (at + 1 for at in range(len(messages) - 1, start - 1, -1) if roles[at] == "assistant"),
+        (
+            index + 1
+            for index in range(len(messages) - 1, start - 1, -1)
+            if roles[index] == ASSISTANT_ROLE
+        ),
         start,
     )
     instructions = [body["instructions"]] if isinstance(body.get("instructions"), str) else []
@@ -36,8 +41,6 @@ def parts_of(body: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _content(message: Any) -> Any:
-    return (
-        message.get("content", message)
-        if isinstance(message, Mapping)
-        else getattr(message, "content", message)
-    )
+    if isinstance(message, Mapping):
+        return message.get("content", message)
+    return getattr(message, "content", message)

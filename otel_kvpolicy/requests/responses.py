@@ -1,21 +1,22 @@
-"""The body of ``/responses`` -> what is counted of it."""
+"""Counts the body of ``/responses``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..policy.signals import CallText, content_chars
-from .chat import SYSTEM_ROLES
+from ..policy.counting import SYSTEM_ROLES, content_chars, is_reply_item
+from ..policy.signals import CallText
 from .tools import tool_chars
 
 
 def read_responses(body: Mapping[Any, Any]) -> CallText:
-    """Counts a Responses API request.
+    """Count a Responses API request.
 
-    ``instructions`` and leading system or developer items are the prefix. One model reply may be several items (reasoning, function calls,
-    a message): a run of them is one turn. ``previous_response_id`` and ``conversation`` stand for at least one turn whose text the server
-    keeps, so its length is not known here.
+    ``instructions`` and leading system or developer items are the prefix. One model reply may be
+    several items (reasoning, function calls, a message): a run of them is one turn.
+    ``previous_response_id`` and ``conversation`` stand for at least one turn. The server keeps its
+    text, so its length is unknown here.
     """
     prefix = content_chars(body.get("instructions"))
     history = since_reply = turns = 0
@@ -28,9 +29,7 @@ def read_responses(body: Mapping[Any, Any]) -> CallText:
     for item in given if isinstance(given, (list, tuple)) else ():
         role, kind = _field(item, "role"), _field(item, "type")
         chars = _item_chars(item, kind)
-        if role == "assistant" or (
-            role is None and isinstance(kind, str) and not kind.endswith("_output")
-        ):
+        if is_reply_item(role, kind):
             turns += not in_reply
             history += since_reply + chars
             since_reply, leading, in_reply = 0, False, True
@@ -50,5 +49,5 @@ def _field(item: Any, name: str) -> Any:
 
 
 def _item_chars(item: Any, kind: Any) -> int:
-    """An easy message is ``{"role", "content"}`` without a type; a typed item is read by its text fields."""
+    """Count an easy message (``role`` and ``content``, no type) or a typed item with text fields."""
     return content_chars(_field(item, "content")) if kind is None else content_chars(item)

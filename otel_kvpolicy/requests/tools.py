@@ -1,38 +1,35 @@
-"""Tool definitions -> characters. Chat templates write them into the head of the prompt as JSON, the same with each call of an agent."""
+"""Counts tool definitions, which chat templates write into the head of the prompt as JSON."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from ..policy.signals import json_chars
+from ..policy.counting import json_chars
 
-_MAX_KNOWN: Final = 1024
-_known: dict[tuple[Any, ...], int] = {}
+_MAX_SIZES: Final = 1024
+_sizes: dict[tuple[Any, ...], int] = {}
 
 
 def tool_chars(tools: Any) -> int:
-    """Characters of a request's ``tools``; anything but a list counts nothing.
+    """Return the characters of a request's ``tools``; 0 if they are not a list.
 
-    An agent sends the same tools with each call, and walking their schemas would cost more than the rest of the decision. So sizes are
-    remembered by what is cheap to look at: names, lengths of descriptions, numbers of parameters. Tools that agree in all of these and
-    yet differ in size count alike, which is well within what an estimate in characters is worth.
+    An agent sends the same tools with every call, and walking their schemas would cost more than
+    the rest of the decision. So their size is remembered by a cheap outline: names, lengths of
+    descriptions, numbers of parameters. Tools with the same outline count alike even if they
+    differ, which is accurate enough for an estimate in characters.
     """
     if not isinstance(tools, (list, tuple)):
         return 0
     try:
         outline = _outline(tools)
-        known = _known.get(outline)
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-    ):  # tools of another kind, such as the Responses API's built-in ones
+        chars = _sizes.get(outline)
+    except (KeyError, TypeError, AttributeError):  # such as built-in tools of the Responses API
         return json_chars(tools)
-    if known is None:
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        known = _known[outline] = json_chars(tools)
-    return known
+    if chars is None:
+        if len(_sizes) >= _MAX_SIZES:
+            _sizes.clear()
+        chars = _sizes[outline] = json_chars(tools)
+    return chars
 
 
 def _outline(tools: Any) -> tuple[Any, ...]:

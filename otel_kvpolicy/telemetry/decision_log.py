@@ -1,9 +1,9 @@
 """The decision log: one line of JSON for each decided call, linked to its trace and span, without content.
 
-Lines are handed to a writer thread and appended with ``O_APPEND`` in one ``write`` each batch, one process at a time, so that several may
-share a file.
-A crash loses at most what the thread had not written yet, and may leave a torn last line: the next writer closes it with a newline, and
-readers pass over it. Nothing here blocks or fails a call: a full queue drops, a full disk is reported once.
+A writer thread appends the lines with ``O_APPEND``, each batch in one ``write``, one process at a
+time, so that several processes can share a file. A crash loses at most what the thread had not
+written yet. It may leave a torn last line: the next writer ends it with a newline, and readers skip
+it. Nothing here blocks or fails a call: a full queue drops lines, and a full disk is reported once.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ except ModuleNotFoundError:  # pragma: no cover - Windows: one process at a time
     fcntl = None  # type: ignore[assignment]
 
 BACKUPS: Final = 3
-"""Rotated files that are kept: ``path.1``, the youngest, to ``path.3``."""
+"""Rotated files to keep: ``path.1``, the newest, to ``path.3``."""
 
 _MAX_QUEUED: Final = 10_000
 _EXIT_SECONDS: Final = 2.0
 
-Caught = Callable[[str, Exception], None]
+Report = Callable[[str, Exception], None]
+"""Called with the place and the error if something fails."""
 
 
 def entry_of(
     span: Span, record: CallRecord, answer: Answer | None, error: BaseException | None
 ) -> dict[str, Any]:
-    """What is logged of a call: when, where in which trace, and the attributes that its span carries."""
+    """Return the log entry of a call: time, trace and span ids, and the attributes of its span."""
     context = span.get_span_context()
     started = getattr(span, "start_time", None) or time.time_ns()
     resource = getattr(getattr(span, "resource", None), "attributes", {})
@@ -58,9 +59,7 @@ def entry_of(
     if record.agent:
         attributes[names.AGENT_NAME] = record.agent
     conversation = (getattr(span, "attributes", None) or {}).get(names.CONVERSATION_ID)
-    if (
-        conversation is not None
-    ):  # another's span that says so: by it a replay tells which calls continue each other
+    if conversation is not None:  # replay joins the calls of a conversation by it
         attributes[names.CONVERSATION_ID] = conversation
     if answer is not None:
         attributes |= answer_attributes(answer)
@@ -79,10 +78,10 @@ def entry_of(
 
 
 class DecisionLog:
-    """Appends entries to one file from a thread of its own.
+    """Appends entries to one file, in a background thread.
 
     Args:
-        path: the file; its directory is made where it is missing.
+        path: the file. Its directory is created if it is missing.
     """
 
     def __init__(self, path: str) -> None:
@@ -90,42 +89,42 @@ class DecisionLog:
         self._worker = Worker("kvpolicy-decision-log", self._write)
         self._descriptor: int | None = None
 
-    def write(self, entry: Mapping[str, Any], max_bytes: int, caught: Caught) -> None:
-        """Queues ``entry``; never waits.
+    def write(self, entry: Mapping[str, Any], max_bytes: int, report: Report) -> None:
+        """Queue an entry. Never waits.
 
         Args:
-            entry: what can be written as JSON.
+            entry: a mapping that can be written as JSON.
             max_bytes: size at which the file is rotated.
-            caught: told of what fails, here or in the writer.
+            report: called if something fails, here or in the writer thread.
         """
         if self._worker.waiting >= _MAX_QUEUED:
-            caught(
+            report(
                 "decision_log",
-                queue.Full("the decision log cannot be written as fast as calls are decided"),
+                queue.Full("the decision log cannot keep up with the calls"),
             )
             return
-        self._worker.hand((entry, max_bytes, caught))
+        self._worker.hand((entry, max_bytes, report))
         self._worker.start()
 
     def flush(self, seconds: float) -> bool:
-        """Waits until all that was queued is written; false where that takes longer than ``seconds``."""
+        """Wait until all queued entries are written. Return False after ``seconds``."""
         return self._worker.flush(seconds)
 
-    def _write(self, entries: list[tuple[Mapping[str, Any], int, Caught]]) -> None:
-        _, max_bytes, caught = entries[-1]
+    def _write(self, entries: list[tuple[Mapping[str, Any], int, Report]]) -> None:
+        _, max_bytes, report = entries[-1]
         try:
             self._append(
                 "".join(f"{_json(entry)}\n" for entry, _, _ in entries).encode(), max_bytes
             )
-        except Exception as error:  # noqa: BLE001 - the writer outlives whatever the disk does
+        except Exception as error:  # noqa: BLE001 - the writer must survive any disk error
             self._close()
-            caught("decision_log", error)
+            report("decision_log", error)
 
     def _append(self, lines: bytes, max_bytes: int) -> None:
         descriptor = self._open()
         if self._rotate(descriptor, len(lines), max_bytes):
             descriptor = self._open()
-        with _alone(descriptor):
+        with _locked(descriptor):
             if not _ends_whole(descriptor):
                 lines = b"\n" + lines
             written = os.write(descriptor, lines)
@@ -133,7 +132,7 @@ class DecisionLog:
             raise OSError(f"wrote {written} of {len(lines)} bytes")
 
     def _open(self) -> int:
-        """The open file, opened anew where another process has rotated it away or someone has removed it."""
+        """Return the open file. Reopen it if it was rotated by another process, or removed."""
         if self._descriptor is not None and not _is_at(self._descriptor, self.path):
             self._close()
         if self._descriptor is None:
@@ -149,7 +148,7 @@ class DecisionLog:
         return self._descriptor
 
     def _rotate(self, descriptor: int, coming: int, max_bytes: int) -> bool:
-        """Moves a full file aside, under a lock on the very file, so that of several processes one does it."""
+        """Move a full file aside. A lock on the file makes sure that only one process does it."""
         status = os.fstat(descriptor)
         if (
             not stat.S_ISREG(status.st_mode)
@@ -157,7 +156,7 @@ class DecisionLog:
             or status.st_size + coming <= max_bytes
         ):
             return False
-        with _alone(descriptor):
+        with _locked(descriptor):
             if _is_at(descriptor, self.path):
                 for number in range(BACKUPS - 1, 0, -1):
                     older = Path(f"{self.path}.{number}")
@@ -178,8 +177,11 @@ def _json(entry: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
-    """Keeps other writers out: one of them in the middle of its write looks as if it had been torn. Without locks, all write."""
+def _locked(descriptor: int) -> Iterator[None]:
+    """Lock the file against other writers, if the platform can.
+
+    Without the lock, a line that another process is writing would look torn.
+    """
     if fcntl is not None:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -199,7 +201,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _ends_whole(descriptor: int) -> bool:
-    """Whether the file is empty or ends with a newline; anything but a plain file is taken to."""
+    """Return True if the file is empty, ends with a newline, or is not a regular file."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return True
@@ -211,20 +213,18 @@ _logs: Final[dict[str, DecisionLog]] = {}
 
 
 def decision_log(path: str) -> DecisionLog:
-    """The log at ``path``, one for the process."""
+    """Return the log at ``path``. There is one for each path in a process."""
     return _logs.get(path) or _logs.setdefault(path, DecisionLog(path))
 
 
 def flush(seconds: float = _EXIT_SECONDS) -> bool:
-    """Waits until all logs of this process are written; false where one takes longer than ``seconds``."""
-    written = [
-        log.flush(seconds) for log in list(_logs.values())
-    ]  # each, even after one that was too slow
+    """Wait until all logs of this process are written. Return False if one takes longer."""
+    # Every log gets its time, even after a slow one.
+    written = [log.flush(seconds) for log in list(_logs.values())]
     return all(written)
 
 
 atexit.register(flush)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        after_in_child=_logs.clear
-    )  # threads do not survive a fork, and what was queued is the parent's to write
+    # Threads do not survive a fork, and the parent writes what was queued.
+    os.register_at_fork(after_in_child=_logs.clear)

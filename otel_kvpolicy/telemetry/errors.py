@@ -1,4 +1,4 @@
-"""Faults of this package: counted, said once, and never the caller's."""
+"""Internal errors: counted, logged once, never raised to the caller."""
 
 from __future__ import annotations
 
@@ -9,31 +9,39 @@ from typing import Final
 from .instruments import Instruments
 
 _log = logging.getLogger("otel_kvpolicy")
-_MAX_SAID: Final = 256
+_MAX_LOGGED: Final = 256
 
 
-class Faults:
-    """Where a fault ends.
+class ErrorReporter:
+    """Counts and logs internal errors.
 
     Args:
-        instruments: to count it.
+        instruments: metric instruments to count with.
     """
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._said: set[tuple[str, type[Exception]]] = set()
+        self._logged: set[tuple[str, type[Exception]]] = set()
 
-    def caught(self, seam: str, error: Exception) -> None:
-        """Counts ``error`` and logs its type and place once for each seam. Its message may quote a prompt, so it goes to debug only."""
+    def report(self, seam: str, error: Exception) -> None:
+        """Count an error, and log its place and type the first time. Never raises.
+
+        Its message can quote a prompt, so it is logged at debug level only.
+
+        Args:
+            seam: place in this package that failed, one of a few fixed names.
+            error: what it raised.
+        """
         key = (seam, type(error))
-        if key not in self._said and len(self._said) < _MAX_SAID:
-            self._said.add(key)
-            with suppress(Exception):  # a log handler of the user's that raises
+        if key not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(key)
+            with suppress(Exception):  # the application's log handler may raise
                 _log.warning(
-                    "%s failed with %s; the call is not affected. Further ones are only counted (kvpolicy.errors)",
+                    "%s failed with %s; the call is not affected. Further errors of this kind are "
+                    "only counted (kvpolicy.errors).",
                     seam,
                     type(error).__name__,
                 )
                 _log.debug("%s failed", seam, exc_info=error)
-        with suppress(Exception):  # a broken meter must not become the caller's error
+        with suppress(Exception):  # a broken meter must not break the caller's request
             self._instruments.failed(seam, error)

@@ -1,4 +1,4 @@
-"""The metric instruments, made from the names file, and the bounded attributes of their points."""
+"""The metric instruments and the bounded attributes of their points."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from typing import Any, Final
 from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
 
-from ..policy.reasons import REASONS
+from ..policy import REASONS
 from ..record import CallRecord
 from ..requests import Answer
 from . import names
 
 MAX_CALLERS: Final = 1000
-"""Distinct (model, server, agent) on metric points; further ones are counted together as ``_OTHER``."""
+"""Distinct (model, server, agent) on metric points. Further ones are counted as ``_OTHER``."""
 
 MAX_REASONS: Final = 32
-"""Distinct further reason codes on metric points, of rules of the user's own; what comes after them is counted as ``_OTHER``."""
+"""Distinct reason codes of custom rules on metric points. Further ones are counted as ``_OTHER``."""
 
-_MAX_LABEL: Final = (
-    200  # characters; a model name is shorter, and what is longer was not meant as a label
-)
+_MAX_LABEL: Final = 200  # characters; model names are shorter
 
 
 class Instruments:
     """Counts and measures decisions.
 
     Args:
-        meter: of the meter provider in use.
+        meter: meter to create the instruments with.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -45,32 +43,33 @@ class Instruments:
     def decided(
         self, record: CallRecord, seconds: float, context: Context | None = None
     ) -> dict[str, Any]:
-        """Counts a decision once its outcome is known.
+        """Count a decision once its outcome is known.
 
         Args:
             record: the decided call.
-            seconds: what deciding took.
-            context: with the call's span, so that the points' exemplars lead to its trace; the current one by default.
+            seconds: time it took to decide.
+            context: context with the span of the call, so that exemplars lead to its trace; the
+                current one by default.
 
         Returns:
-            The attributes that the call's later points share.
+            The attributes that later points of the call share.
         """
         attributes = self._callers.attributes(record)
         attributes |= {
-            names.DECISION: record.verdict,
+            names.DECISION: record.choice,
             names.REASON: self._reasons.of(record.decision.reason_codes),
             names.HINT_OUTCOME: record.outcome,
             names.MODE: record.mode,
         }
         if record.shadow is not None:
-            attributes[names.SHADOW_DECISION] = record.shadow.verdict
+            attributes[names.SHADOW_DECISION] = record.shadow.choice
         self._decisions.add(1, attributes, context)
-        verdict = {names.DECISION: record.verdict}
-        self._duration.record(seconds, verdict, context)
+        choice = {names.DECISION: record.choice}
+        self._duration.record(seconds, choice, context)
         if record.decision.enabled:
             self._score.record(
                 record.decision.score,
-                {**verdict, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]},
+                {**choice, names.REQUEST_MODEL: attributes[names.REQUEST_MODEL]},
                 context,
             )
         return attributes
@@ -82,13 +81,13 @@ class Instruments:
         estimated_tokens: int,
         context: Context | None = None,
     ) -> None:
-        """Counts the prompt's tokens when the call is over, and those that came from a cache.
+        """Count the prompt tokens of a finished call, and those that came from a cache.
 
         Args:
             attributes: what :meth:`decided` returned.
-            answer: what the server said, if anything.
-            estimated_tokens: counted instead where it did not say how long the prompt was.
-            context: as for :meth:`decided`.
+            answer: what the server reported, if anything.
+            estimated_tokens: prompt tokens to count if the server did not report them.
+            context: as in :meth:`decided`.
         """
         if answer is None or answer.input_tokens is None:
             self._prompt_tokens.add(
@@ -107,12 +106,12 @@ class Instruments:
                 )
 
     def failed(self, seam: str, error: Exception) -> None:
-        """Counts a fault of ours."""
+        """Count an internal error."""
         self._errors.add(1, {names.SEAM: seam, names.ERROR_TYPE: type(error).__name__})
 
 
 def _by_source(answer: Answer, cached: int) -> dict[str | None, int]:
-    """The cached tokens by the cache they came from, where the server tells; together they are all of them."""
+    """Divide the cached tokens by the cache they came from, if the server reports it."""
     if answer.vllm_tokens is None:
         return {None: cached}
     from_vllm = min(answer.vllm_tokens, cached)
@@ -120,7 +119,7 @@ def _by_source(answer: Answer, cached: int) -> dict[str | None, int]:
 
 
 class _Callers:
-    """The first so many (model, server, agent), so that no flood of names becomes a flood of series."""
+    """Caps the number of distinct (model, server, agent) label sets."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -145,7 +144,7 @@ class _Callers:
 
 
 class _Reasons:
-    """The strongest reason of each decision: those of our own rules, and the first so many of others'."""
+    """Caps the number of distinct reason codes. Those of this package are always kept."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

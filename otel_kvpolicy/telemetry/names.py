@@ -1,13 +1,17 @@
-"""Every span attribute and metric this package writes: name, unit and meaning.
+"""Every span attribute and metric that this package writes: name, unit and meaning.
 
-This is the only place where they are spelled. The README tables, the dashboards and ``explain`` read them from here.
-GenAI names are those of the OpenTelemetry semantic conventions (``opentelemetry.semconv._incubating``); a test holds them together.
+The tables in the documentation, the dashboards and ``explain`` read them from here. What a rule
+records beside its decision is defined with the rule and listed here. GenAI names are those of the
+OpenTelemetry semantic conventions (``opentelemetry.semconv._incubating``); a test compares them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from .. import policy
+from ..record import OUTCOMES
 
 AttributeType = Literal["string", "string[]", "int", "double", "boolean"]
 InstrumentKind = Literal["counter", "histogram"]
@@ -18,10 +22,10 @@ class Attribute:
     """A span attribute of this package.
 
     Attributes:
-        name: as it stands on the span.
+        name: name on the span.
         type: OpenTelemetry attribute type.
         meaning: one sentence for people.
-        always: whether every decided call carries it.
+        always: True if every decided call carries it.
     """
 
     name: str
@@ -38,9 +42,10 @@ class Metric:
         name: OpenTelemetry name.
         kind: instrument kind.
         unit: UCUM unit, or an annotation in braces.
-        prometheus: series name as translated for Prometheus; a histogram's ``_bucket``, ``_sum``, ``_count`` follow it.
+        prometheus: name of the series in Prometheus. A histogram adds ``_bucket``, ``_sum`` and
+            ``_count``.
         meaning: one sentence for people.
-        attributes: names of the attributes its points carry.
+        attributes: names of the attributes on its points.
         buckets: explicit bucket boundaries advised to the SDK, for histograms.
     """
 
@@ -54,183 +59,140 @@ class Metric:
 
 
 SCOPE: Final = "otel_kvpolicy"
+NAMESPACE: Final = "kvpolicy."
+"""Precedes the names of what a rule records."""
 
-# --- span attributes of ours -------------------------------------------------------------------------------------------------------
-DECISION: Final = "kvpolicy.decision"
-SKIP_SAVE: Final = "kvpolicy.skip_save"
-CACHE_WORTHY: Final = "kvpolicy.cache_worthy"
-SCORE: Final = "kvpolicy.score"
-REASONS: Final = "kvpolicy.reasons"
-EXPLANATION: Final = "kvpolicy.explanation"
-RULE: Final = "kvpolicy.rule"
-MODE: Final = "kvpolicy.mode"
-HINT_OUTCOME: Final = "kvpolicy.hint.outcome"
 SIGNALS: Final = "kvpolicy.signals."
-"""Before the name of what was counted."""
+"""Precedes the name of a signal."""
 
-SIGNAL_PREFIX_TOKENS: Final = "kvpolicy.signals.prefix_tokens"
-SIGNAL_TOOL_TOKENS: Final = "kvpolicy.signals.tool_tokens"
-SIGNAL_HISTORY_TOKENS: Final = "kvpolicy.signals.history_tokens"
-SIGNAL_RAG_TOKENS: Final = "kvpolicy.signals.rag_tokens"
-SIGNAL_USER_TOKENS: Final = "kvpolicy.signals.user_tokens"
-SIGNAL_TOTAL_TOKENS: Final = "kvpolicy.signals.total_tokens"
-SIGNAL_HISTORY_TURNS: Final = "kvpolicy.signals.history_turns"
-THRESHOLD_PREFIX_TOKENS: Final = "kvpolicy.thresholds.prefix_tokens"
-THRESHOLD_CONTEXT_TOKENS: Final = "kvpolicy.thresholds.context_tokens"
-THRESHOLD_HISTORY_TURNS: Final = "kvpolicy.thresholds.history_turns"
-CHARS_PER_TOKEN: Final = "kvpolicy.chars_per_token"
-SHADOW_DECISION: Final = "kvpolicy.shadow.decision"
-SHADOW_EXPLANATION: Final = "kvpolicy.shadow.explanation"
-KEEP_TOKENS: Final = "kvpolicy.keep_tokens"
-ADAPTIVE_CLASS: Final = "kvpolicy.adaptive.class"
-ADAPTIVE_REUSE: Final = "kvpolicy.adaptive.reuse"
-ADAPTIVE_DOUBT: Final = "kvpolicy.adaptive.doubt"
-ADAPTIVE_THETA: Final = "kvpolicy.adaptive.theta"
-ADAPTIVE_SURVIVAL: Final = "kvpolicy.adaptive.survival"
-ADAPTIVE_LIFETIME: Final = "kvpolicy.adaptive.lifetime_seconds"
-ADAPTIVE_CALLS: Final = "kvpolicy.adaptive.calls"
-CACHED_VLLM_TOKENS: Final = "kvpolicy.cached.vllm_tokens"
-CACHED_LMCACHE_TOKENS: Final = "kvpolicy.cached.lmcache_tokens"
-AGENT_CALLS: Final = "kvpolicy.agent.calls"
-AGENT_SKIPPED: Final = "kvpolicy.agent.skipped"
-AGENT_STORED: Final = "kvpolicy.agent.stored"
+_registered: list[Attribute] = []
 
-ATTRIBUTES: Final = (
-    Attribute(
-        DECISION,
-        "string",
-        'what was decided for the call\'s KV: "store" or "skip"; the caller\'s own choice where the caller made one',
-    ),
-    Attribute(SKIP_SAVE, "boolean", "true where the KV of the call is not to be stored"),
-    Attribute(
-        CACHE_WORTHY, "boolean", "what the rule thinks of the call, whoever decided in the end"
-    ),
-    Attribute(
-        SCORE,
-        "double",
-        "0 to 1: total tokens over the context threshold, plus 0.25 for multi-turn calls, capped; of the learned rule, P(reuse)",
-    ),
-    Attribute(REASONS, "string[]", "reason codes, strongest first, without numbers"),
-    Attribute(EXPLANATION, "string", "one sentence with the numbers and the thresholds"),
-    Attribute(RULE, "string", 'the rule that decided: "thresholds" or "adaptive"'),
-    Attribute(MODE, "string", '"enforce" sends the hint, "observe" only records'),
-    Attribute(
-        HINT_OUTCOME,
-        "string",
-        'what became of the hint: "applied", "observed", "caller", "excluded_target", "rejected", "disabled" or "error"',
-    ),
-    Attribute(
-        SIGNAL_PREFIX_TOKENS,
-        "int",
-        "estimated tokens of the stable prefix: system prompt and tool definitions",
-    ),
-    Attribute(SIGNAL_TOOL_TOKENS, "int", "the part of the prefix that tool definitions make up"),
-    Attribute(SIGNAL_HISTORY_TOKENS, "int", "estimated tokens of the earlier messages"),
-    Attribute(
-        SIGNAL_RAG_TOKENS,
-        "int",
-        "estimated tokens of the retrieved context, where the caller names it",
-    ),
-    Attribute(SIGNAL_USER_TOKENS, "int", "estimated tokens of what follows the last model reply"),
-    Attribute(
-        SIGNAL_TOTAL_TOKENS, "int", "prefix, history, retrieved context and user tokens together"
-    ),
-    Attribute(SIGNAL_HISTORY_TURNS, "int", "model replies before this call"),
-    Attribute(
-        THRESHOLD_PREFIX_TOKENS, "int", "KV_CACHE_MIN_PREFIX_TOKENS in force; of the fixed rule"
-    ),
-    Attribute(
-        THRESHOLD_CONTEXT_TOKENS, "int", "KV_CACHE_MIN_CONTEXT_TOKENS in force; of the fixed rule"
-    ),
-    Attribute(
-        THRESHOLD_HISTORY_TURNS, "int", "KV_CACHE_MIN_HISTORY_TURNS in force; of the fixed rule"
-    ),
-    Attribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force"),
-    Attribute(
-        SHADOW_DECISION,
-        "string",
-        'with KV_CACHE_SHADOW: what the other rule would have decided, "store" or "skip"',
-        always=False,
-    ),
-    Attribute(
-        SHADOW_EXPLANATION,
-        "string",
-        "with KV_CACHE_SHADOW: why, in a sentence with the numbers",
-        always=False,
-    ),
-    Attribute(
-        KEEP_TOKENS,
-        "int",
-        "with KV_CACHE_PARTIAL_STORE: leading tokens of a skipped call that are stored all the same",
-        always=False,
-    ),
-    Attribute(
-        ADAPTIVE_CLASS,
-        "string",
-        "of the learned rule: the call's class: agent or role, turns, length, share seen",
-        always=False,
-    ),
-    Attribute(
-        ADAPTIVE_REUSE, "double", "of the learned rule: P(reuse) of the class, 0 to 1", always=False
-    ),
-    Attribute(
-        ADAPTIVE_DOUBT,
-        "double",
-        "of the learned rule: what was added to it because little is known yet",
-        always=False,
-    ),
-    Attribute(
-        ADAPTIVE_THETA,
-        "double",
-        "of the learned rule: the price of a place in the cache: the lowest P(reuse) stored",
-        always=False,
-    ),
-    Attribute(
-        ADAPTIVE_CALLS,
-        "double",
-        "of the learned rule: calls of the class whose fate is known, older ones fading",
-        always=False,
-    ),
-    Attribute(
-        ADAPTIVE_SURVIVAL,
-        "double",
-        "of the learned rule: share of the returning prefixes that the cache still had, if known",
-        always=False,
-    ),
-    Attribute(
-        ADAPTIVE_LIFETIME,
-        "double",
-        "of the learned rule: seconds that the cache keeps a prefix, if known",
-        always=False,
-    ),
-    Attribute(
-        CACHED_VLLM_TOKENS,
-        "int",
-        "with KV_CACHE_CACHED_TOKEN_STATS: prompt tokens that vLLM's own cache had",
-        always=False,
-    ),
-    Attribute(
-        CACHED_LMCACHE_TOKENS,
-        "int",
-        "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had; those that vLLM had too are among them",
-        always=False,
-    ),
-    Attribute(
-        AGENT_CALLS,
-        "int",
-        "on pydantic-ai's agent span: chat calls decided in this run, without those of its sub-agents",
-        always=False,
-    ),
-    Attribute(
-        AGENT_SKIPPED,
-        "int",
-        "on pydantic-ai's agent span: those of them whose KV is not to be stored",
-        always=False,
-    ),
-    Attribute(AGENT_STORED, "int", "on pydantic-ai's agent span: the rest of them", always=False),
+
+def _attribute(name: str, type: AttributeType, meaning: str, *, always: bool = True) -> str:  # noqa: A002
+    """Register a span attribute and return its name."""
+    _registered.append(Attribute(name, type, meaning, always))
+    return name
+
+
+# --- span attributes of this package
+DECISION: Final = _attribute(
+    "kvpolicy.decision",
+    "string",
+    'what was decided for the KV of the call, "store" or "skip"; the choice of the caller if the '
+    "caller set the hint",
+)
+SKIP_SAVE: Final = _attribute(
+    "kvpolicy.skip_save", "boolean", "true if the KV of the call should not be stored"
+)
+CACHE_WORTHY: Final = _attribute(
+    "kvpolicy.cache_worthy",
+    "boolean",
+    "what the rule says about the call, even if the caller decided otherwise",
+)
+SCORE: Final = _attribute(
+    "kvpolicy.score",
+    "double",
+    "0 to 1. Thresholds rule: total tokens over the context threshold, plus 0.25 for multi-turn "
+    "calls, capped. Adaptive rule: P(reuse)",
+)
+REASONS: Final = _attribute(
+    "kvpolicy.reasons", "string[]", "reason codes, strongest first, without numbers"
+)
+EXPLANATION: Final = _attribute(
+    "kvpolicy.explanation", "string", "one sentence with the numbers and the thresholds"
+)
+RULE: Final = _attribute("kvpolicy.rule", "string", 'rule that decided: "thresholds" or "adaptive"')
+MODE: Final = _attribute(
+    "kvpolicy.mode", "string", '"enforce" sends the hint, "observe" only records the decision'
+)
+HINT_OUTCOME: Final = _attribute(
+    "kvpolicy.hint.outcome",
+    "string",
+    f"what happened to the hint: {', '.join(OUTCOMES)}",
+)
+SIGNAL_PREFIX_TOKENS: Final = _attribute(
+    f"{SIGNALS}prefix_tokens",
+    "int",
+    "estimated tokens of the stable prefix: system prompt and tool definitions",
+)
+SIGNAL_TOOL_TOKENS: Final = _attribute(
+    f"{SIGNALS}tool_tokens", "int", "estimated tokens of the tool definitions, part of the prefix"
+)
+SIGNAL_HISTORY_TOKENS: Final = _attribute(
+    f"{SIGNALS}history_tokens", "int", "estimated tokens of the earlier messages"
+)
+SIGNAL_RAG_TOKENS: Final = _attribute(
+    f"{SIGNALS}rag_tokens",
+    "int",
+    "estimated tokens of the retrieved context, if the caller names it",
+)
+SIGNAL_USER_TOKENS: Final = _attribute(
+    f"{SIGNALS}user_tokens", "int", "estimated tokens of what follows the last model reply"
+)
+SIGNAL_TOTAL_TOKENS: Final = _attribute(
+    f"{SIGNALS}total_tokens", "int", "sum of prefix, history, retrieved context and user tokens"
+)
+SIGNAL_HISTORY_TURNS: Final = _attribute(
+    f"{SIGNALS}history_turns", "int", "model replies before this call"
+)
+_registered += [
+    Attribute(f"{NAMESPACE}{each.name}", each.type, each.meaning, each.always)
+    for each in policy.RULE_ATTRIBUTES
+]
+CHARS_PER_TOKEN: Final = f"{NAMESPACE}chars_per_token"
+SHADOW_DECISION: Final = _attribute(
+    "kvpolicy.shadow.decision",
+    "string",
+    'with KV_CACHE_SHADOW: what the other rule would have decided, "store" or "skip"',
+    always=False,
+)
+SHADOW_EXPLANATION: Final = _attribute(
+    "kvpolicy.shadow.explanation",
+    "string",
+    "with KV_CACHE_SHADOW: the explanation of the other rule",
+    always=False,
+)
+KEEP_TOKENS: Final = _attribute(
+    "kvpolicy.keep_tokens",
+    "int",
+    "with KV_CACHE_PARTIAL_STORE: leading tokens of a skipped call that are stored anyway",
+    always=False,
+)
+CACHED_VLLM_TOKENS: Final = _attribute(
+    "kvpolicy.cached.vllm_tokens",
+    "int",
+    "with KV_CACHE_CACHED_TOKEN_STATS: prompt tokens that vLLM's own cache had",
+    always=False,
+)
+CACHED_LMCACHE_TOKENS: Final = _attribute(
+    "kvpolicy.cached.lmcache_tokens",
+    "int",
+    "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had, including those that "
+    "vLLM had too",
+    always=False,
+)
+AGENT_CALLS: Final = _attribute(
+    "kvpolicy.agent.calls",
+    "int",
+    "on pydantic-ai's agent span: chat calls decided in this run, without those of its sub-agents",
+    always=False,
+)
+AGENT_SKIPPED: Final = _attribute(
+    "kvpolicy.agent.skipped",
+    "int",
+    "on pydantic-ai's agent span: calls whose KV should not be stored",
+    always=False,
+)
+AGENT_STORED: Final = _attribute(
+    "kvpolicy.agent.stored",
+    "int",
+    "on pydantic-ai's agent span: calls whose KV should be stored",
+    always=False,
 )
 
-# --- GenAI and general semantic conventions ----------------------------------------------------------------------------------------
+ATTRIBUTES: Final = tuple(_registered)
+
+# --- GenAI and general semantic conventions
 OPERATION_NAME: Final = "gen_ai.operation.name"
 PROVIDER_NAME: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
@@ -250,15 +212,15 @@ SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
 
-# --- attributes that only metric points carry --------------------------------------------------------------------------------------
+# --- attributes that only metric points carry
 REASON: Final = "kvpolicy.reason"
 TOKEN_SOURCE: Final = "kvpolicy.token.source"
 CACHE_SOURCE: Final = "kvpolicy.cache.source"
 SEAM: Final = "kvpolicy.seam"
 
-# --- values ------------------------------------------------------------------------------------------------------------------------
-STORE: Final = "store"
-SKIP: Final = "skip"
+# --- values
+STORE: Final = policy.STORE
+SKIP: Final = policy.SKIP
 FROM_USAGE: Final = "usage"
 FROM_ESTIMATE: Final = "estimate"
 FROM_VLLM: Final = "vllm"
@@ -281,7 +243,7 @@ DECISIONS: Final = Metric(
     "counter",
     "{decision}",
     "kvpolicy_decisions_total",
-    "Decisions taken, one for each chat call.",
+    "Decisions, one for each chat call.",
     _CALL,
 )
 PROMPT_TOKENS: Final = Metric(
@@ -289,7 +251,7 @@ PROMPT_TOKENS: Final = Metric(
     "counter",
     "{token}",
     "kvpolicy_prompt_tokens_total",
-    "Prompt tokens of the decided calls: as the server counted them where it said so, else estimated.",
+    "Prompt tokens of the decided calls, as the server reports them, or estimated if it does not.",
     (*_CALL, TOKEN_SOURCE),
 )
 CACHED_TOKENS: Final = Metric(
@@ -297,7 +259,7 @@ CACHED_TOKENS: Final = Metric(
     "counter",
     "{token}",
     "kvpolicy_cached_tokens_total",
-    "Prompt tokens that the server says it took from a cache (usage.prompt_tokens_details.cached_tokens).",
+    "Prompt tokens that came from a cache, as the server reports them (usage.prompt_tokens_details.cached_tokens).",
     (*_CALL, CACHE_SOURCE),
 )
 SCORE_METRIC: Final = Metric(
@@ -314,7 +276,7 @@ DECISION_DURATION: Final = Metric(
     "histogram",
     "s",
     "kvpolicy_decision_duration_seconds",
-    "Time that reading the request and deciding took.",
+    "Time to read the request and decide.",
     (DECISION,),
     (2e-06, 5e-06, 1e-05, 2e-05, 5e-05, 1e-04, 2.5e-04, 5e-04, 1e-03, 2.5e-03, 5e-03, 1e-02, 5e-02),
 )
@@ -323,7 +285,7 @@ ERRORS: Final = Metric(
     "counter",
     "{error}",
     "kvpolicy_errors_total",
-    "Faults of this package; the call they happened in went out untouched.",
+    "Internal errors of this package. The calls they happened in went out without the hint.",
     (SEAM, ERROR_TYPE),
 )
 

@@ -1,4 +1,4 @@
-"""Decisions on spans: on the chat span that is current, else on one of ours that follows the GenAI semantic conventions."""
+"""Records decisions on spans: on the current chat span, or on a new one that follows the GenAI conventions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any, Final
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
-from ..policy import KVCacheLayeringPolicy
-from ..policy.adaptive.rule import Why
-from ..record import CallRecord, explanation
+from ..record import CallRecord
 from ..requests import Answer
 from . import names
 
@@ -18,13 +16,13 @@ _CHAT_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_conten
 
 
 def current_chat_span() -> Span | None:
-    """The current span, where it is a recording chat span of another instrumentation."""
+    """Return the current span if it is a recording chat span of another instrumentation."""
     span = trace.get_current_span()
     return span if span.is_recording() and _is_chat(span) else None
 
 
 def _is_chat(span: Span) -> bool:
-    """How the known instrumentations mark a model call: GenAI conventions, OpenInference, OpenLLMetry, Logfire."""
+    """Recognize the model calls of GenAI conventions, OpenInference, OpenLLMetry and Logfire."""
     attributes = getattr(span, "attributes", None)
     if not isinstance(attributes, Mapping):
         return False
@@ -39,7 +37,10 @@ def _is_chat(span: Span) -> bool:
 
 
 def is_agent_span(span: Span) -> bool:
-    """Whether ``span`` is a recording span of an agent's run: GenAI conventions, and pydantic-ai's own older spelling."""
+    """Return True if ``span`` is a recording span of an agent run.
+
+    Recognizes the GenAI conventions and the older spelling of pydantic-ai.
+    """
     attributes = getattr(span, "attributes", None)
     if not span.is_recording() or not isinstance(attributes, Mapping):
         return False
@@ -47,21 +48,21 @@ def is_agent_span(span: Span) -> bool:
 
 
 def count_on_agent(span: Span, record: CallRecord) -> None:
-    """Adds a decided call to the summary on the span of the agent's run."""
+    """Add a decided call to the summary on the span of the agent run."""
     attributes: Any = getattr(span, "attributes", None) or {}
-    kinds = {
+    counts = {
         names.AGENT_CALLS: 1,
         names.AGENT_SKIPPED: int(record.skip),
         names.AGENT_STORED: int(not record.skip),
     }
-    span.set_attributes({name: attributes.get(name, 0) + one for name, one in kinds.items()})
+    span.set_attributes({name: attributes.get(name, 0) + more for name, more in counts.items()})
 
 
 def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord) -> Span:
-    """Starts ``chat {model}`` with what the request says and the decision, which a sampler can then go by."""
+    """Start ``chat {model}`` with the request and the decision, so that a sampler can use them."""
     attributes: dict[str, Any] = {
         names.OPERATION_NAME: "chat",
-        names.PROVIDER_NAME: "openai",  # the provider whose API it is, as the conventions ask for where the real one is not known
+        names.PROVIDER_NAME: "openai",  # the conventions ask for the API's provider if the real one is unknown
         names.REQUEST_MODEL: record.model,
         names.SERVER_ADDRESS: record.address,
         names.SERVER_PORT: record.port,
@@ -88,56 +89,33 @@ _NUMBERS: Final = {
 
 
 def decision_attributes(record: CallRecord) -> dict[str, Any]:
-    """The decision as attributes, on spans and in the decision log alike."""
-    decision = record.decision
+    """Return the decision as attributes, for spans and the decision log."""
+    verdict, decision = record.verdict, record.decision
     attributes: dict[str, Any] = {
-        names.DECISION: record.verdict,
+        names.DECISION: record.choice,
         names.SKIP_SAVE: record.skip,
         names.CACHE_WORTHY: decision.cache_worthy,
         names.SCORE: decision.score,
         names.REASONS: decision.reason_codes,
-        names.EXPLANATION: explanation(record),
-        names.RULE: record.rule,
+        names.EXPLANATION: record.explanation,
+        names.RULE: verdict.rule,
         names.MODE: record.mode,
         names.HINT_OUTCOME: record.outcome,
-        names.CHARS_PER_TOKEN: record.policy.chars_per_token,
     }
     for name, value in decision.signals.items():
         attributes[names.SIGNALS + name] = value
-    attributes |= _of_thresholds(record.policy) if record.why is None else _of_learning(record.why)
+    for name, value in verdict.attributes.items():
+        attributes[names.NAMESPACE + name] = value
     if record.keep_tokens:
         attributes[names.KEEP_TOKENS] = record.keep_tokens
     if record.shadow is not None:
-        attributes[names.SHADOW_DECISION] = record.shadow.verdict
-        attributes[names.SHADOW_EXPLANATION] = record.shadow.explanation
-    return attributes
-
-
-def _of_thresholds(policy: KVCacheLayeringPolicy) -> dict[str, Any]:
-    return {
-        names.THRESHOLD_PREFIX_TOKENS: policy.min_prefix_tokens,
-        names.THRESHOLD_CONTEXT_TOKENS: policy.min_context_tokens,
-        names.THRESHOLD_HISTORY_TURNS: policy.min_history_turns,
-    }
-
-
-def _of_learning(why: Why) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
-        names.ADAPTIVE_CLASS: str(why.group),
-        names.ADAPTIVE_REUSE: why.reuse,
-        names.ADAPTIVE_DOUBT: why.doubt,
-        names.ADAPTIVE_THETA: why.theta,
-        names.ADAPTIVE_CALLS: why.calls,
-    }
-    if why.survival is not None:
-        attributes[names.ADAPTIVE_SURVIVAL] = why.survival
-    if why.keeps_seconds is not None:
-        attributes[names.ADAPTIVE_LIFETIME] = why.keeps_seconds
+        attributes[names.SHADOW_DECISION] = record.shadow.choice
+        attributes[names.SHADOW_EXPLANATION] = record.shadow.sentence
     return attributes
 
 
 def annotate(span: Span, record: CallRecord) -> None:
-    """Writes the decision on a span that another instrumentation has started."""
+    """Record the decision on a span that another instrumentation started."""
     if not span.is_recording():
         return
     attributes = decision_attributes(record)
@@ -147,14 +125,12 @@ def annotate(span: Span, record: CallRecord) -> None:
 
 
 def update_outcome(span: Span, record: CallRecord) -> None:
-    """Writes anew what depends on the outcome, once a server has refused the hint."""
-    span.set_attributes(
-        {names.HINT_OUTCOME: record.outcome, names.EXPLANATION: explanation(record)}
-    )
+    """Update the attributes that depend on the outcome, after the server rejected the hint."""
+    span.set_attributes({names.HINT_OUTCOME: record.outcome, names.EXPLANATION: record.explanation})
 
 
 def answer_attributes(answer: Answer) -> dict[str, Any]:
-    """What the server said, as attributes; what it did not say is left out."""
+    """Return what the server reported as attributes. What it did not report is left out."""
     attributes: dict[str, Any] = {
         names.USAGE_CACHE_READ_INPUT_TOKENS: answer.cached_tokens,
         names.CACHED_VLLM_TOKENS: answer.vllm_tokens,
@@ -168,22 +144,30 @@ def answer_attributes(answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-_OF_THE_CACHE: Final = frozenset(
+_CACHE_ATTRIBUTES: Final = frozenset(
     {names.USAGE_CACHE_READ_INPUT_TOKENS, names.CACHED_VLLM_TOKENS, names.CACHED_LMCACHE_TOKENS}
 )
 
 
 def record_answer(span: Span, answer: Answer, *, ours: bool) -> None:
-    """Writes what the server said: on a span of ours all of it, on another's the cached tokens that belong to the decision."""
+    """Record what the server reported.
+
+    Args:
+        span: the chat span.
+        answer: what the server reported.
+        ours: True if this package started the span. Other spans only get the cached tokens.
+    """
     if span.is_recording():
-        said = answer_attributes(answer)
+        attributes = answer_attributes(answer)
         span.set_attributes(
-            said if ours else {name: said[name] for name in said if name in _OF_THE_CACHE}
+            attributes
+            if ours
+            else {name: attributes[name] for name in attributes if name in _CACHE_ATTRIBUTES}
         )
 
 
 def record_failure(span: Span, error: BaseException) -> None:
-    """Marks a span of ours as failed. The type only: a server's message may quote the prompt."""
+    """Mark a span of this package as failed, by the type of the error: its message may quote the prompt."""
     kind = type(error)
     span.set_attribute(
         names.ERROR_TYPE,

@@ -1,4 +1,4 @@
-"""A thread of our own that is handed what is not to be done where it comes up."""
+"""A background thread for work that must not run where it comes up."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _MAX_BATCH: Final = 256
 
 
 class Worker(Generic[T]):
-    """A daemon thread and its queue. Neither survives a fork: a child makes a worker of its own.
+    """A daemon thread with a queue. Neither survives a fork: a child needs a new worker.
 
     Args:
-        name: of the thread.
-        work: done in the thread with what was handed over meanwhile, in that order; must not raise.
+        name: name of the thread.
+        work: called in the thread with the items handed over so far, in order. Must not raise.
     """
 
     def __init__(self, name: str, work: Callable[[list[T]], None]) -> None:
         self._name = name
         self._work = work
-        # Reentrant, unlike queue.Queue: a finalizer may hand something over in the middle of another's put.
+        # Reentrant, unlike queue.Queue: a finalizer may run in the middle of another put.
         self._queue: queue.SimpleQueue[T | threading.Event] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     @property
     def waiting(self) -> int:
-        """How much was handed over and is not yet taken up."""
+        """Items that were handed over and not yet taken."""
         return self._queue.qsize()
 
     def start(self) -> None:
-        """Makes sure that the thread runs; never from a finalizer."""
+        """Make sure that the thread runs. Must not be called from a finalizer."""
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
                 if self._thread is None:
@@ -45,11 +45,11 @@ class Worker(Generic[T]):
                 self._starting.release()
 
     def hand(self, item: T) -> None:
-        """Hands ``item`` over. Takes no lock and never waits, so that a finalizer may do it wherever it runs."""
+        """Hand over an item. Takes no lock and never waits, so finalizers may call it."""
         self._queue.put(item)
 
     def flush(self, seconds: float) -> bool:
-        """Waits until what was handed over so far is done; false where that takes longer than ``seconds``."""
+        """Wait until the items handed over so far are done. Return False after ``seconds``."""
         if self._thread is None:
             return True
         done = threading.Event()
@@ -61,7 +61,7 @@ class Worker(Generic[T]):
             self._take(self._queue.get())
 
     def _take(self, first: T | threading.Event) -> None:
-        """Works off a batch, which nobody keeps alive until the next one comes."""
+        """Process a batch. Its items are local, so they are not kept alive until the next one."""
         batch = [first]
         while len(batch) < _MAX_BATCH and not self._queue.empty():
             batch.append(self._queue.get())

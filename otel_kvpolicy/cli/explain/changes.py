@@ -1,14 +1,16 @@
-"""What would have turned a decision: the smallest change of one signal, of one setting, or of what was learned."""
+"""What would have turned a decision: the smallest change of one signal, one setting, or the adaptive rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from ...policy import REUSE_HEAVY_ROLES
+from ...policy import REUSE_HEAVY_ROLES, THRESHOLDS
+from ...policy.adaptive import why
+from ...policy.thresholds import SETTINGS
 from ...settings import env_name
 from ...telemetry import names
-from ..spans.model import Thresholds, policy_of, text_of
+from ..spans.model import stores
 
 _PARTS: Final = {
     "prefix_tokens": "prefix",
@@ -16,21 +18,17 @@ _PARTS: Final = {
     "rag_tokens": "retrieved context",
     "user_tokens": "user",
 }
-_KNOBS: Final = {
-    "prefix_tokens": "min_prefix_tokens",
-    "context_tokens": "min_context_tokens",
-    "history_turns": "min_history_turns",
-}
+"""The parts of a prompt that can grow or shrink on their own."""
 
 
 class Change(NamedTuple):
-    """One change that turns the verdict.
+    """One change that turns the decision.
 
     Attributes:
-        kind: ``signal``, ``role``, ``setting`` or ``learned``.
-        name: the signal, the environment variable, or the attribute that says what was learned.
+        kind: ``signal``, ``role``, ``setting`` or ``adaptive``.
+        name: the signal, the environment variable, or the attribute of the adaptive rule.
         value: what it would have to be; None for a role.
-        text: in words.
+        text: the change in words.
     """
 
     kind: str
@@ -41,12 +39,12 @@ class Change(NamedTuple):
 
 class _Case(NamedTuple):
     signals: Mapping[str, int]
-    thresholds: Thresholds
+    thresholds: Mapping[str, int]
     role: str | None
 
     @property
     def stores(self) -> bool:
-        return policy_of(self.thresholds).judge(text_of(self.signals), self.role).cache_worthy
+        return stores(self.signals, self.thresholds, self.role)
 
     def with_signal(self, name: str, value: int) -> _Case:
         changed = {**self.signals, name: value}
@@ -54,119 +52,132 @@ class _Case(NamedTuple):
         return self._replace(signals=changed)
 
     def with_threshold(self, name: str, value: int) -> _Case:
-        return self._replace(thresholds=Thresholds(**{**self.thresholds.__dict__, name: value}))
+        return self._replace(thresholds={**self.thresholds, name: value})
 
 
-def changes(signals: Mapping[str, int], thresholds: Thresholds, role: str | None) -> list[Change]:
-    """All single changes that turn the verdict: of signals, smallest first, then a role, then of settings, smallest first in proportion."""
+def changes(
+    signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None
+) -> list[Change]:
+    """Return all single changes that turn a decision of the thresholds rule.
+
+    Signals come first, smallest change first, then the role, then settings, smallest change first in
+    proportion.
+
+    Args:
+        signals: all signals, by the names that a decision uses.
+        thresholds: thresholds in force, by settings field.
+        role: role of the caller.
+    """
     case = _Case(signals, thresholds, role)
     found = [*_of_tokens(case), *_of_turns(case)]
     if not case.stores and case._replace(role=min(REUSE_HEAVY_ROLES)).stores:
-        found.append(
-            Change(
-                "role",
-                "role",
-                None,
-                f"a reuse-heavy role ({', '.join(sorted(REUSE_HEAVY_ROLES))}), for it is half long enough",
-            )
-        )
+        roles = ", ".join(sorted(REUSE_HEAVY_ROLES))
+        text = f"a reuse-heavy role ({roles}), because the prompt is long enough for one"
+        found.append(Change("role", "role", None, text))
     return [*found, *_of_settings(case)]
 
 
-def learned_changes(reuse: float, doubt: float, theta: float, *, stores: bool) -> list[Change]:
-    """What would have turned a verdict of the learned rule: how often the class comes back, or what a place in the cache is worth."""
+def adaptive_changes(reuse: float, doubt: float, theta: float, *, stored: bool) -> list[Change]:
+    """Return what would have turned a decision of the adaptive rule.
+
+    Args:
+        reuse: P(reuse) of the class.
+        doubt: what was added to it because little is known.
+        theta: lowest P(reuse) that was stored.
+        stored: True if the call was stored.
+    """
     enough, chance = max(theta - doubt, 0.0), reuse + doubt
-    if stores:
-        sooner = Change(
-            "learned",
-            names.ADAPTIVE_THETA,
-            chance,
-            f"theta above {chance:.3f} (it was {theta:.3f}): a cache that forgets sooner",
-        )
-        rarer = Change(
-            "learned",
-            names.ADAPTIVE_REUSE,
-            enough,
-            f"P(reuse) of its class below {enough:.3f} (it was {reuse:.3f})",
-        )
-        return [sooner, rarer] if enough else [sooner]  # at 0 its doubt alone stores the call
-    return [
+    price, share = names.NAMESPACE + why.THETA, names.NAMESPACE + why.REUSE
+    if not stored:
+        return [
+            Change(
+                "adaptive",
+                share,
+                enough,
+                f"P(reuse) of its class at {enough:.3f} (it was {reuse:.3f})",
+            ),
+            Change(
+                "adaptive",
+                price,
+                chance,
+                f"theta at {chance:.3f} (it was {theta:.3f}): a larger cache, or less traffic",
+            ),
+        ]
+    found = [
         Change(
-            "learned",
-            names.ADAPTIVE_REUSE,
-            enough,
-            f"P(reuse) of its class at {enough:.3f} (it was {reuse:.3f})",
-        ),
-        Change(
-            "learned",
-            names.ADAPTIVE_THETA,
+            "adaptive",
+            price,
             chance,
-            f"theta at {chance:.3f} (it was {theta:.3f}): a larger cache, or less traffic",
-        ),
+            f"theta above {chance:.3f} (it was {theta:.3f}): a cache that evicts sooner",
+        )
     ]
+    if enough:  # at 0, the doubt alone stores the call
+        text = f"P(reuse) of its class below {enough:.3f} (it was {reuse:.3f})"
+        found.append(Change("adaptive", share, enough, text))
+    return found
 
 
 def _of_tokens(case: _Case) -> list[Change]:
-    """The smallest change of one part of the prompt. The parts that change nothing but the total need the same: they are one change."""
+    """Return the smallest change of each part of the prompt.
+
+    To store a call, only the smallest counts. Parts that only add to the total all need the same
+    change, which is then one change of any part.
+    """
     sign = -1 if case.stores else 1
     steps: dict[str, int] = {}
     for name in _PARTS:
         now = case.signals[name]
         if name == "rag_tokens" and not now:
-            continue  # a call without retrieved context does not get any by being longer
+            continue  # a longer call does not get retrieved context
 
-        def turned(by: int, name: str = name, now: int = now) -> bool:
-            return case.with_signal(name, now + sign * by).stores != case.stores
+        def turned(step: int, name: str = name, now: int = now) -> bool:
+            return case.with_signal(name, now + sign * step).stores != case.stores
 
-        limit = (
-            now
-            if case.stores
-            else 2 * max(case.thresholds.context_tokens, case.thresholds.prefix_tokens) + 1
-        )
-        by = _smallest(limit, turned)
-        if by is not None:
-            steps[name] = by
-    found = []
-    for name, by in sorted(steps.items(), key=lambda step: step[1]):
-        word = "fewer" if case.stores else "more"
-        value = case.signals[name] + sign * by
-        found.append(
-            Change(
-                "signal",
-                name,
-                value,
-                f"{by} {word} {_PARTS[name]} token{'s' if by > 1 else ''} ({value} in all)",
-            )
-        )
+        limit = now if case.stores else 2 * max(case.thresholds.values()) + 1
+        step = _smallest(limit, turned)
+        if step is not None:
+            steps[name] = step
     if not case.stores and len(set(steps.values())) == 1 and len(steps) > 1:
-        by = next(iter(steps.values()))
-        total = case.signals["total_tokens"] + by
-        return [
-            Change(
-                "signal",
-                "total_tokens",
-                total,
-                f"{by} more token{'s' if by > 1 else ''} of any kind ({total} in all)",
-            )
-        ]
-    return found[:1] if not case.stores else found
+        step = next(iter(steps.values()))
+        total = case.signals["total_tokens"] + step
+        text = f"{step} more token{_s(step)} of any kind ({total} in all)"
+        return [Change("signal", "total_tokens", total, text)]
+    found = []
+    for name, step in sorted(steps.items(), key=lambda item: item[1]):
+        word = "fewer" if case.stores else "more"
+        value = case.signals[name] + sign * step
+        text = f"{step} {word} {_PARTS[name]} token{_s(step)} ({value} in all)"
+        found.append(Change("signal", name, value, text))
+    return found if case.stores else found[:1]
 
 
 def _of_turns(case: _Case) -> list[Change]:
     now = case.signals["history_turns"]
     sign = -1 if case.stores else 1
-    limit = now if case.stores else max(1, case.thresholds.history_turns)
-    by = _smallest(
-        limit, lambda by: case.with_signal("history_turns", now + sign * by).stores != case.stores
+    limit = now if case.stores else max(1, case.thresholds["min_history_turns"])
+    step = _smallest(
+        limit,
+        lambda step: case.with_signal("history_turns", now + sign * step).stores != case.stores,
     )
-    if by is None:
+    if step is None:
         return []
-    word = f"{by} {'fewer' if case.stores else 'more'} earlier {'reply' if by == 1 else 'replies'} of the model"
-    return [Change("signal", "history_turns", now + sign * by, word)]
+    word = "fewer" if case.stores else "more"
+    replies = "reply" if step == 1 else "replies"
+    text = f"{step} {word} earlier {replies} of the model"
+    return [Change("signal", "history_turns", now + sign * step, text)]
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _smallest(limit: int, turned: Callable[[int], bool]) -> int | None:
-    """The smallest step from 1 to ``limit`` at which ``turned`` holds; it holds from some step on, or never."""
+    """Return the smallest step from 1 to ``limit`` at which ``turned`` holds; None if it never does.
+
+    Args:
+        limit: largest step to try.
+        turned: False up to some step, and True from there on.
+    """
     if limit < 1 or not turned(limit):
         return None
     low, high = 1, limit
@@ -180,30 +191,25 @@ def _smallest(limit: int, turned: Callable[[int], bool]) -> int | None:
 
 
 def _of_settings(case: _Case) -> list[Change]:
-    counted = case.signals
-    measured = {
-        "prefix_tokens": max(counted["prefix_tokens"], counted["rag_tokens"]),
-        "context_tokens": counted["total_tokens"],
-        "history_turns": counted["history_turns"],
-    }
     found: list[tuple[float, Change]] = []
-    for name, value in measured.items():
-        now = getattr(case.thresholds, name)
-        wanted = _nearest(case, name, value)
+    for name, now in case.thresholds.items():
+        measured = max(case.signals[each.signal] for each in THRESHOLDS if each.setting == name)
+        wanted = _nearest(case, name, measured)
         if wanted is not None:
-            knob = env_name(_KNOBS[name])
-            found.append(
-                (
-                    abs(wanted - now) / max(now, 1),
-                    Change("setting", knob, wanted, f"{knob}={wanted}"),
-                )
-            )
-    return [change for _, change in sorted(found, key=lambda one: one[0])]
+            variable = env_name(name)
+            change = Change("setting", variable, wanted, f"{variable}={wanted}")
+            found.append((abs(wanted - now) / max(now, 1), change))
+    return [change for _, change in sorted(found, key=lambda item: item[0])]
 
 
 def _nearest(case: _Case, name: str, value: int) -> int | None:
-    """The threshold nearest to the present one that turns the verdict on ``value``. A role tips from half the context threshold on."""
-    edges = [value, 2 * value] if name == "context_tokens" else [value]
+    """Return the threshold nearest to the present one that turns the decision on ``value``.
+
+    A reuse-heavy role tips a call from half the context threshold on, rounded down, so twice the
+    value plus one is a candidate too.
+    """
+    half = SETTINGS[name].signal == "total_tokens"
+    edges = [value, 2 * value + 1] if half else [value]
     wanted = [edge + 1 for edge in edges] if case.stores else edges[::-1]
     return next(
         (edge for edge in wanted if case.with_threshold(name, edge).stores != case.stores), None

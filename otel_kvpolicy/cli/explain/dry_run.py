@@ -1,20 +1,21 @@
-"""A request body -> the decision it would get, told like one read from a span."""
+"""Decides a request body without sending it, by the same path as a live call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from ... import settings
 from ...context import CallContext
-from ...hints import lmcache as hint
+from ...hints.lmcache import LMCACHE
+from ...hints.targets import Origin
 from ...persistence import state_file
-from ...pipeline import judge
+from ...pipeline import UNKNOWN_DESTINATION, Destination, decide_call
 from ...policy.adaptive.rule import AdaptiveRule
-from ...record import CallRecord, Outcome
 from ...requests import read_chat, read_responses
 from ...telemetry import names
 from ...telemetry.spans import decision_attributes
@@ -23,25 +24,36 @@ from ..spans.model import RecordedSpan
 _NO_ID: Final = "0"
 
 
+class DryRun(NamedTuple):
+    """What a request would get.
+
+    Attributes:
+        span: the decision as it would be recorded.
+        sent: ``kv_transfer_params`` that the request would carry.
+    """
+
+    span: RecordedSpan
+    sent: dict[str, Any]
+
+
 def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
-    """The settings in force, with ``NAME=VALUE`` over them.
+    """Return the settings in force, changed by ``NAME=VALUE`` assignments.
 
     Raises:
-        ValueError: a name is no setting, or a value cannot be read.
+        ValueError: a name is not a setting, or a value cannot be read.
     """
-    known = {settings.env_name(field): field for field in settings.Settings.model_fields}
+    fields = {settings.env_name(field): field for field in settings.Settings.model_fields}
     given: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        if not equals or name not in known:
-            raise ValueError(
-                f"{name!r} is not NAME=VALUE of a setting; there are {', '.join(sorted(known))}"
-            )
-        given[known[name]] = value
+        if not equals or name not in fields:
+            known = ", ".join(sorted(fields))
+            raise ValueError(f"{assignment!r} does not assign a setting; use NAME=VALUE with {known}")
+        given[fields[name]] = value
     now = settings.current()
     try:
         return settings.Settings(
-            **{**{field: getattr(now, field) for field in settings.Settings.model_fields}, **given}
+            **{field: getattr(now, field) for field in settings.Settings.model_fields} | given
         )
     except ValidationError as error:
         problem = error.errors()[0]
@@ -50,86 +62,76 @@ def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
         ) from error
 
 
-def decide_offline(
-    body: Any, knobs: settings.Settings, role: str | None
-) -> tuple[RecordedSpan, dict[str, Any]]:
-    """Decides for a request body as it would be sent.
-
-    Args:
-        body: of chat completions (``messages``) or of Responses (``input``).
-        knobs: settings to decide by.
-        role: what kind of caller it is.
-
-    Returns:
-        The decision as it would stand on a span, and the ``kv_transfer_params`` that the request would carry.
+def destination_of(base_url: str, now: settings.Settings) -> Destination:
+    """Return where a call to ``base_url`` would go, and whether the hint may go with it.
 
     Raises:
-        ValueError: it is the body of neither, or the learned rule's file cannot be used.
+        ValueError: ``base_url`` is not an HTTP URL.
+    """
+    url = urlsplit(base_url)
+    if url.scheme not in {"http", "https"} or not url.hostname:
+        raise ValueError(f"{base_url!r} is not an HTTP URL; use one such as http://gb10:8000/v1")
+    host = url.hostname.rstrip(".").encode("idna").decode("ascii")
+    origin = Origin(url.scheme, host, url.port or (443 if url.scheme == "https" else 80))
+    return Destination(origin, now.targets.allow(origin))
+
+
+def dry_run(
+    body: Any,
+    now: settings.Settings,
+    role: str | None,
+    destination: Destination = UNKNOWN_DESTINATION,
+) -> DryRun:
+    """Decide a request body as it would be decided if it were sent.
+
+    Args:
+        body: chat completion (``messages``) or Responses (``input``) request.
+        now: settings to decide by.
+        role: kind of caller.
+        destination: where the call would go; by default any server that may be sent the hint.
+
+    Raises:
+        ValueError: the body is not a chat request, or the state file of the adaptive rule cannot be
+            used.
     """
     if not isinstance(body, Mapping) or not ("messages" in body or "input" in body):
-        raise ValueError(
-            "no request body: neither chat completions' 'messages' nor Responses' 'input' is in it"
-        )
+        raise ValueError("not a chat request: expected 'messages' or 'input'")
     text = (read_chat if "messages" in body else read_responses)(body)
-    learned = _learned(knobs) if knobs.learns else None
-    verdict = judge(text, body, CallContext(role=role), policy=None, knobs=knobs, learned=learned)
-    decision = verdict.decision
-    given = body.get(hint.FIELD)
-    callers = hint.is_callers(given)
-    outcome: Outcome = (
-        "disabled"
-        if not decision.enabled
-        else "caller"
-        if callers
-        else "observed"
-        if knobs.mode == "observe"
-        else "applied"
+    decided = decide_call(
+        text,
+        body,
+        CallContext(role=role),
+        settings=now,
+        adaptive=_adaptive_rule(now) if now.uses_adaptive else None,
+        destination=destination,
     )
-    model = body.get("model")
-    record = CallRecord(
-        decision=decision,
-        skip=hint.caller_skips(given) if callers else decision.skip_save,
-        outcome=outcome,
-        mode=knobs.mode,
-        policy=knobs.policy,
-        model=model if isinstance(model, str) else "",
-        address="",
-        port=0,
-        agent=None,
-        why=verdict.why,
-        shadow=verdict.shadow,
-        keep_tokens=verdict.keep_tokens if outcome == "applied" else 0,
-    )
+    if decided.fault is not None:
+        raise ValueError(f"the hint cannot be added to this request: {decided.fault!r}")
+    record = decided.record
     attributes = decision_attributes(record)
     if record.model:
         attributes[names.REQUEST_MODEL] = record.model
-    sent = dict(given) if isinstance(given, Mapping) else {}
-    if outcome == "applied":
-        sent |= hint.hint_params(
-            skip=decision.skip_save,
-            keys=knobs.hint_keys,
-            keep_tokens=verdict.keep_tokens,
-            stats=knobs.cached_token_stats,
-        )
-    return RecordedSpan(
+    given = body.get(LMCACHE.field)
+    sent = given if decided.params is None else decided.params
+    span = RecordedSpan(
         _NO_ID * 32,
         _NO_ID * 16,
         f"chat {record.model}".rstrip(),
         attributes=attributes,
         known_role=role,
-    ), sent
+    )
+    return DryRun(span, dict(sent) if isinstance(sent, Mapping) else {})
 
 
-def _learned(knobs: settings.Settings) -> AdaptiveRule:
-    """The learned rule as its file has it, which is left alone; without one, a rule that knows nothing."""
-    rule = AdaptiveRule(chars_per_token=knobs.chars_per_token)
-    if knobs.state_file is not None:
+def _adaptive_rule(now: settings.Settings) -> AdaptiveRule:
+    """Return the rule as its state file has it, or one that knows nothing. The file is not changed."""
+    rule = AdaptiveRule(chars_per_token=now.chars_per_token)
+    if now.state_file is not None:
         try:
-            state_file.load(rule, Path(knobs.state_file))
+            state_file.load(rule, Path(now.state_file))
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{settings.env_name('state_file')}: cannot use {knobs.state_file}: {error}"
-            ) from error
+            name = settings.env_name("state_file")
+            raise ValueError(f"{name}: cannot use {now.state_file}: {error}") from error
     return rule

@@ -1,6 +1,7 @@
-"""What a rule says of a span: signals against thresholds, what would have turned it, further facts.
+"""What the rule that decided says about a span: signals against thresholds, changes, other facts.
 
-A rule adds its own facts by an entry in ``RULES``. An attribute that no rule accounts for is still told, with its meaning.
+A rule adds its own reading by an entry in ``RULES``. Every other attribute of this package is
+reported with its meaning.
 """
 
 from __future__ import annotations
@@ -8,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ...policy import KVCacheLayeringPolicy
-from ...policy.adaptive.rule import AdaptiveRule
-from ...policy.reasons import SHARED_PREFIX_LOST
+from ...policy import SIGNALS, THRESHOLDS, ThresholdsRule
+from ...policy.adaptive import why
+from ...policy.thresholds import CHARS_PER_TOKEN
 from ...settings import env_name
 from ...telemetry import names
 from ..spans.model import RecordedSpan, rejudged
-from .changes import Change, changes, learned_changes
+from .changes import Change, adaptive_changes, changes
 
 
 class Measure(NamedTuple):
     """One signal against its threshold.
 
     Attributes:
-        name: what was counted.
-        value: how much of it.
-        threshold: from how much on the call is stored.
+        name: label of the signal.
+        value: measured tokens or turns.
+        threshold: the call is stored if the signal is at least this.
         unit: ``tokens`` or ``turns``.
-        setting: the variable that sets the threshold.
+        setting: environment variable that sets the threshold.
     """
 
     name: str
@@ -36,101 +37,94 @@ class Measure(NamedTuple):
 
     @property
     def distance(self) -> int:
-        """How far above the threshold; negative where it falls short."""
+        """How far the signal is above the threshold; negative if it is below."""
         return self.value - self.threshold
 
     @property
     def met(self) -> bool:
-        """Whether it alone stores the call."""
+        """True if this signal alone stores the call."""
         return self.distance >= 0
 
     @property
     def text(self) -> str:
-        """``812 of 1024 tokens: 212 short``."""
-        by = (
-            f"{-self.distance} short"
-            if not self.met
-            else f"{self.distance} over"
-            if self.distance
-            else "just enough"
-        )
-        return f"{self.value} of {self.threshold} {self.unit}: {by}"
+        """Such as ``812 of 1024 tokens: 212 short``."""
+        if not self.met:
+            distance = f"{-self.distance} short"
+        else:
+            distance = f"{self.distance} over" if self.distance else "just enough"
+        return f"{self.value} of {self.threshold} {self.unit}: {distance}"
 
 
 class Fact(NamedTuple):
-    """Something else that the rule recorded: an attribute, its value, what it means."""
+    """Another recorded attribute: its name, its value, and what it means."""
 
     name: str
     value: Any
     meaning: str
 
 
+class Caveat(NamedTuple):
+    """Something to keep in mind about a decision.
+
+    Attributes:
+        code: stable code for scripts.
+        text: the caveat in a sentence or two.
+    """
+
+    code: str
+    text: str
+
+
 class Reading(NamedTuple):
-    """What a rule says of a span: signals against thresholds, changes that turn the verdict, further facts, caveats of its own."""
+    """What a rule says about a span.
+
+    Attributes:
+        measures: signals against their thresholds.
+        changes: single changes that would have turned the decision.
+        facts: other recorded attributes.
+        caveats: caveats of the rule.
+    """
 
     measures: tuple[Measure, ...] = ()
     changes: tuple[Change, ...] = ()
     facts: tuple[Fact, ...] = ()
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
 
 
 def read(span: RecordedSpan) -> Reading:
-    """What the rule that decided says of ``span``."""
+    """Return what the rule that decided says about a span."""
     reading = RULES.get(span.text(names.RULE) or "", _read_unknown)(span)
-    return reading._replace(facts=(*reading.facts, *_other_facts(span, reading)))
+    return reading._replace(facts=tuple(_other_facts(span)))
 
 
 def _measures(span: RecordedSpan) -> tuple[Measure, ...]:
-    thresholds, counted = span.thresholds, span.signals
-    if thresholds is None:
-        return ()
-    prefix_setting, context_setting, turns_setting = map(
-        env_name, ("min_prefix_tokens", "min_context_tokens", "min_history_turns")
-    )
-    rows = [
-        ("prefix", "prefix_tokens", thresholds.prefix_tokens, "tokens", prefix_setting),
-        # a call without any earlier reply never counts as a conversation, whatever the setting
-        (
-            "earlier turns",
-            "history_turns",
-            max(1, thresholds.history_turns),
-            "turns",
-            turns_setting,
-        ),
-        ("whole prompt", "total_tokens", thresholds.context_tokens, "tokens", context_setting),
-    ]
-    if counted.get("rag_tokens"):
-        rows.append(
-            (
-                "retrieved context",
-                "rag_tokens",
-                max(1, thresholds.prefix_tokens),
-                "tokens",
-                prefix_setting,
-            )
-        )
+    thresholds, signals = span.thresholds or {}, span.signals
     return tuple(
-        Measure(name, counted[signal], threshold, unit, setting)
-        for name, signal, threshold, unit, setting in rows
-        if signal in counted
+        Measure(
+            each.label,
+            signals[each.signal],
+            max(each.minimum, thresholds[each.setting]),
+            each.unit,
+            env_name(each.setting),
+        )
+        for each in THRESHOLDS
+        if each.setting in thresholds
+        and each.signal in signals
+        and (each.meaning or signals[each.signal])  # a call may have no retrieved context
     )
 
 
 def _read_thresholds(span: RecordedSpan) -> Reading:
-    measures, again = _measures(span), rejudged(span)
-    if again is None or span.thresholds is None:
+    measures, again, thresholds = _measures(span), rejudged(span), span.thresholds
+    if again is None or thresholds is None:
         return Reading(measures)
     if again.cache_worthy != span.flag(names.CACHE_WORTHY):
-        said = names.STORE if again.cache_worthy else names.SKIP
-        return Reading(
-            measures,
-            caveats=(
-                f"These numbers alone would have said {said}: a rule of the user's own decided.",
-            ),
-        )
+        choice = names.STORE if again.cache_worthy else names.SKIP
+        text = f"These numbers alone would give {choice}: a custom rule decided."
+        return Reading(measures, caveats=(Caveat("custom_rule", text),))
     if span.text(names.HINT_OUTCOME) == "caller":
-        return Reading(measures)  # the caller's word stands, whatever the signals
-    return Reading(measures, tuple(changes(span.signals, span.thresholds, span.role)))
+        return Reading(measures)  # the caller's choice stands, whatever the signals are
+    return Reading(measures, tuple(changes(span.signals, thresholds, span.role)))
 
 
 def _read_unknown(span: RecordedSpan) -> Reading:
@@ -139,31 +133,34 @@ def _read_unknown(span: RecordedSpan) -> Reading:
 
 def _read_adaptive(span: RecordedSpan) -> Reading:
     reuse, doubt, theta = (
-        span.number(name)
-        for name in (names.ADAPTIVE_REUSE, names.ADAPTIVE_DOUBT, names.ADAPTIVE_THETA)
+        span.number(names.NAMESPACE + name) for name in (why.REUSE, why.DOUBT, why.THETA)
     )
-    moves = ("What the rule has learned moves on: a call like this may be decided otherwise now.",)
-    if reuse is None or doubt is None or theta is None or span.text(names.HINT_OUTCOME) == "caller":
-        return Reading(caveats=moves)
-    if SHARED_PREFIX_LOST in span.texts(names.REASONS):
-        return Reading(caveats=moves)  # stored for its prefix, whatever its class
-    return Reading(
-        changes=tuple(
-            learned_changes(reuse, doubt, theta, stores=bool(span.flag(names.CACHE_WORTHY)))
-        ),
-        caveats=moves,
+    caveat = Caveat(
+        "rule_adapts",
+        "The adaptive rule keeps learning: a call like this may be decided differently now.",
     )
+    decided_by_class = (
+        span.text(names.HINT_OUTCOME) != "caller"
+        and why.SHARED_PREFIX_LOST not in span.texts(names.REASONS)
+    )
+    if reuse is None or doubt is None or theta is None or not decided_by_class:
+        return Reading(caveats=(caveat,))
+    stored = bool(span.flag(names.CACHE_WORTHY))
+    found = adaptive_changes(reuse, doubt, theta, stored=stored)
+    return Reading(changes=tuple(found), caveats=(caveat,))
 
 
 RULES: Final[dict[str, Callable[[RecordedSpan], Reading]]] = {
-    KVCacheLayeringPolicy.rule: _read_thresholds,
-    AdaptiveRule.rule: _read_adaptive,
+    ThresholdsRule.rule: _read_thresholds,
+    why.RULE: _read_adaptive,
 }
-"""By the rule's name. For a rule that is not named here the thresholds and all that it recorded are told, without changes."""
+"""The reading of each rule, by its name. For a rule that is not listed, the thresholds and all
+recorded attributes are reported, without changes."""
 
 _MEANING: Final = {attribute.name: attribute.meaning for attribute in names.ATTRIBUTES}
-_TOLD: Final = frozenset(
-    {
+
+_REPORTED_ELSEWHERE: Final = frozenset(
+    [
         names.DECISION,
         names.SKIP_SAVE,
         names.CACHE_WORTHY,
@@ -172,28 +169,17 @@ _TOLD: Final = frozenset(
         names.EXPLANATION,
         names.RULE,
         names.MODE,
-    }
-    | {
         names.HINT_OUTCOME,
-        names.CHARS_PER_TOKEN,
-        names.SIGNAL_PREFIX_TOKENS,
-        names.SIGNAL_TOTAL_TOKENS,
-        names.SIGNAL_HISTORY_TURNS,
-    }
-    | {
-        names.SIGNAL_TOOL_TOKENS,
-        names.SIGNAL_HISTORY_TOKENS,
-        names.SIGNAL_RAG_TOKENS,
-        names.SIGNAL_USER_TOKENS,
-    }
-    | {names.THRESHOLD_PREFIX_TOKENS, names.THRESHOLD_CONTEXT_TOKENS, names.THRESHOLD_HISTORY_TURNS}
+        names.NAMESPACE + CHARS_PER_TOKEN,
+        *(names.SIGNALS + signal for signal in SIGNALS),
+        *(f"{names.NAMESPACE}thresholds.{each.key}" for each in THRESHOLDS),
+    ]
 )
 
 
-def _other_facts(span: RecordedSpan, reading: Reading) -> list[Fact]:
-    told = _TOLD | {fact.name for fact in reading.facts}
+def _other_facts(span: RecordedSpan) -> list[Fact]:
     return [
         Fact(name, value, _MEANING.get(name, ""))
         for name, value in sorted(span.attributes.items())
-        if name.startswith("kvpolicy.") and name not in told
+        if name.startswith(names.NAMESPACE) and name not in _REPORTED_ELSEWHERE
     ]

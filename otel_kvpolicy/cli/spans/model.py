@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from ...policy import SIGNALS, CallText, KVCacheDecision, KVCacheLayeringPolicy
-from ...policy.adaptive.rule import reason_of
-from ...policy.reasons import POLICY_DISABLED, REUSE_HEAVY_ROLE
+from ...policy import SIGNALS, CallText, KVCacheDecision, ThresholdsRule
+from ...policy.adaptive import why
+from ...policy.thresholds import POLICY_DISABLED, REUSE_HEAVY_ROLE, SETTINGS
 from ...telemetry import names
 
 SERVICE_NAME: Final = "service.name"
@@ -41,15 +41,6 @@ def nanoseconds(timestamp: str) -> int:
         return round(moment.timestamp() * 1e6) * 1000
     except OverflowError as error:
         raise ValueError(f"out of range: {timestamp}") from error
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What the fixed rule compared the signals with."""
-
-    prefix_tokens: int
-    context_tokens: int
-    history_turns: int
 
 
 @dataclass(frozen=True)
@@ -146,21 +137,16 @@ class RecordedSpan:
         return {name: value for name, value in found.items() if value is not None}
 
     @property
-    def thresholds(self) -> Thresholds | None:
-        """What the signals were compared with, where all of it is there."""
-        prefix, context, turns = (
-            self.count(name)
-            for name in (
-                names.THRESHOLD_PREFIX_TOKENS,
-                names.THRESHOLD_CONTEXT_TOKENS,
-                names.THRESHOLD_HISTORY_TURNS,
-            )
-        )
-        return (
-            None
-            if prefix is None or context is None or turns is None
-            else Thresholds(prefix, context, turns)
-        )
+    def thresholds(self) -> dict[str, int] | None:
+        """The recorded thresholds by settings field; None if one is missing that is always there."""
+        recorded: dict[str, int] = {}
+        for name, threshold in SETTINGS.items():
+            value = self.count(f"{names.NAMESPACE}thresholds.{threshold.key}")
+            if value is not None:
+                recorded[name] = value
+            elif threshold.default is not None:
+                return None
+        return recorded
 
     @property
     def role(self) -> str | None:
@@ -182,34 +168,35 @@ class RecordedSpan:
             signals=self.signals,
             enabled=enabled,
         )
-        numbers = [
-            self.number(name)
-            for name in (names.ADAPTIVE_REUSE, names.ADAPTIVE_DOUBT, names.ADAPTIVE_THETA)
-        ]
-        if None not in numbers and len(codes) == 1:
-            return decision.model_copy(update={"reasons": [reason_of(codes[0], *numbers)]})  # type: ignore[arg-type]
-        again = rejudged(self)
-        return (
-            decision
-            if again is None or again.reason_codes != codes
-            else decision.model_copy(update={"reasons": again.reasons})
+        reuse, doubt, theta = (
+            self.number(names.NAMESPACE + name) for name in (why.REUSE, why.DOUBT, why.THETA)
         )
+        if reuse is not None and doubt is not None and theta is not None and len(codes) == 1:
+            reasons = [why.reason_of(codes[0], reuse, doubt, theta)]
+            return decision.model_copy(update={"reasons": reasons})
+        again = rejudged(self)
+        if again is None or again.reason_codes != codes:
+            return decision
+        return decision.model_copy(update={"reasons": again.reasons})
 
 
-def policy_of(thresholds: Thresholds) -> KVCacheLayeringPolicy:
-    """The fixed rule with recorded thresholds, counting a character as a token, so that recorded tokens can be judged as they are."""
-    return KVCacheLayeringPolicy(
-        min_prefix_tokens=thresholds.prefix_tokens,
-        min_context_tokens=thresholds.context_tokens,
-        min_history_turns=thresholds.history_turns,
-        chars_per_token=1,
-    )
+def stores(signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None) -> bool:
+    """Return True if the thresholds rule stores a call with these signals."""
+    return judge(signals, thresholds, role).cache_worthy
 
 
-def text_of(signals: Mapping[str, int]) -> CallText:
-    """Recorded tokens as the rule takes them, at a character a token."""
+def judge(
+    signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None
+) -> KVCacheDecision:
+    """Decide recorded signals by the thresholds rule.
+
+    Args:
+        signals: all signals, by the names that a decision uses.
+        thresholds: by settings field. Optional ones that are missing are off.
+        role: role of the caller.
+    """
     tools = signals["tool_tokens"]
-    return CallText(
+    text = CallText(  # one character for each token, so that recorded tokens stay what they are
         prefix_chars=signals["prefix_tokens"] - tools,
         tool_chars=tools,
         history_chars=signals["history_tokens"],
@@ -217,15 +204,20 @@ def text_of(signals: Mapping[str, int]) -> CallText:
         user_chars=signals["user_tokens"],
         history_turns=signals["history_turns"],
     )
+    return ThresholdsRule(chars_per_token=1, **thresholds).judge(text, role)
 
 
 def rejudged(span: RecordedSpan) -> KVCacheDecision | None:
-    """What the fixed rule says of the recorded numbers; None where the span does not carry all it needs."""
+    """Decide the recorded signals again by the thresholds rule.
+
+    Returns:
+        None if the span does not carry everything that takes.
+    """
     thresholds, signals = span.thresholds, span.signals
     if (
         thresholds is None
         or len(signals) < len(SIGNALS)
-        or min(*thresholds.__dict__.values(), *signals.values()) < 0
+        or min(*thresholds.values(), *signals.values()) < 0
     ):
         return None
-    return policy_of(thresholds).judge(text_of(signals), span.role)
+    return judge(signals, thresholds, span.role)

@@ -1,0 +1,1 @@
+"""Instruments the openai client at its one choke point."""

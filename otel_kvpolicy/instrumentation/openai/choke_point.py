@@ -1,11 +1,13 @@
-"""The patches of the openai client: its one choke point, sync and async, and what it returns.
+"""Patches the choke point of the openai client, sync and async.
 
-``SyncAPIClient.request`` and ``AsyncAPIClient.request`` run once per call, outside the retry loop, for every surface of the client and
-for clients made before the patch. What they return is left the very object it is; streams are watched from inside.
+``SyncAPIClient.request`` and ``AsyncAPIClient.request`` run once per call, outside the retry loop,
+for every surface of the client and for clients made before the patch. They return the very object
+that they would return without the patch; streams are watched from inside.
 
-Their code is replaced in place, not the attributes that hold them: OpenInference and Logfire take the function itself when they are
-installed and put it back when they are uninstalled, and a wrapper would be passed by then. So the decision is made inside the span of any
-other instrumentation, whatever the order.
+The code of the two functions is replaced in place, not the attributes that hold them. OpenInference
+and Logfire keep a reference to the function when they are installed and restore it when they are
+uninstalled, which would bypass a wrapper. So the decision is made inside the span of any other
+instrumentation, whatever the order.
 """
 
 from __future__ import annotations
@@ -21,19 +23,24 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from ...telemetry.spans import current_chat_span
-from ..call import ChatCall, Runtime
-from .streams import follow, observed_parser
+from ..call import ChatCall
+from ..runtime import Runtime
+from .adapter import OpenAIRequest, rejection_of
+from .streams import follow
 
 
 def _sync_entry(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What ``SyncAPIClient.request`` runs instead, with the names of its own module: so it imports what it needs."""
+    """Replacement code of ``SyncAPIClient.request``.
+
+    It runs with the globals of openai's module, so it imports what it needs.
+    """
     from otel_kvpolicy.instrumentation.openai.choke_point import enter
 
     return enter(self, args, kwargs)
 
 
 async def _async_entry(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What ``AsyncAPIClient.request`` runs instead."""
+    """Replacement code of ``AsyncAPIClient.request``."""
     from otel_kvpolicy.instrumentation.openai.choke_point import enter_async
 
     return await enter_async(self, args, kwargs)
@@ -43,7 +50,7 @@ class _ChokePoint:
     """A function whose code is replaced while the instrumentation is on.
 
     Args:
-        entry: the function that lends its code.
+        entry: function that provides the replacement code.
     """
 
     def __init__(self, entry: Any) -> None:
@@ -53,11 +60,9 @@ class _ChokePoint:
         self.patches: OpenAIPatches | None = None
 
     def open(self, owner: type, patches: OpenAIPatches) -> None:
-        """Replaces the code of the function under whatever wrappers others have put on ``owner.request``."""
+        """Replace the code of the function, beneath any wrappers other libraries have installed."""
         self.patches = patches
-        if (
-            self._function is not None
-        ):  # it could not be closed: another has replaced the code over ours
+        if self._function is not None:  # close() left it: another library replaced our code
             return
         function = inspect.unwrap(owner.__dict__["request"])
         self.original = FunctionType(
@@ -74,7 +79,7 @@ class _ChokePoint:
         self._function = function
 
     def close(self) -> None:
-        """Gives the function its code back, where nobody has replaced ours."""
+        """Restore the code of the function, unless another library has replaced ours."""
         self.patches = None
         function = self._function
         if function is not None and function.__code__ is self._code:
@@ -88,140 +93,122 @@ _async: Final = _ChokePoint(_async_entry)
 
 
 def enter(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs a sync request through the instrumentation that is on, if any."""
+    """Run a sync request through the active instrumentation, if any."""
     patches, original = _sync.patches, partial(_sync.original, client)
-    return (
-        original(*args, **kwargs)
-        if patches is None
-        else patches.request(original, client, args, kwargs)
-    )
+    if patches is None:
+        return original(*args, **kwargs)
+    return patches.request(original, client, args, kwargs)
 
 
 async def enter_async(client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an async request through the instrumentation that is on, if any."""
+    """Run an async request through the active instrumentation, if any."""
     patches, original = _async.patches, partial(_async.original, client)
-    return await (
-        original(*args, **kwargs)
-        if patches is None
-        else patches.async_request(original, client, args, kwargs)
-    )
+    if patches is None:
+        return await original(*args, **kwargs)
+    return await patches.async_request(original, client, args, kwargs)
 
 
 class OpenAIPatches:
-    """Puts the decision into the openai client, and takes it out again.
+    """Instruments the openai client, and removes the instrumentation again.
 
     Args:
-        runtime: what the calls share.
+        runtime: what all calls share.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     def apply(self) -> None:
-        """Replaces the code of both choke points."""
+        """Replace the code of both functions."""
         try:
             _sync.open(_base_client.SyncAPIClient, self)
             _async.open(_base_client.AsyncAPIClient, self)
-        except Exception as error:  # noqa: BLE001 - an openai client of another make: the application starts without us
-            self._runtime.faults.caught("openai", error)
+        except Exception as error:  # noqa: BLE001 - an unsupported version of openai
+            self._runtime.errors.report("openai", error)
 
     def remove(self) -> None:
-        """Gives them their code back. A call that is on its way goes on with what it began."""
+        """Restore both functions. Calls in flight finish instrumented."""
         _sync.close()
         _async.close()
 
-    def _begin(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChatCall | None:
-        runtime = self._runtime
+    def _start(
+        self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[OpenAIRequest, ChatCall] | None:
+        """Start a call; None if the request should go out untouched."""
         try:
             if _is_suppressed():
                 return None
-            options = kwargs["options"] if "options" in kwargs else args[1]
-            return runtime.begin(client, options, observed_parser if kwargs.get("stream") else None)
-        except Exception as error:  # noqa: BLE001 - an openai client that calls its choke point otherwise
-            runtime.faults.caught("request", error)
+            request = OpenAIRequest(client, args, kwargs)
+            call = self._runtime.start(request)
+        except Exception as error:  # noqa: BLE001 - an unsupported version of openai
+            self._runtime.errors.report("request", error)
             return None
+        return None if call is None else (request, call)
 
     def request(
         self,
-        wrapped: Callable[..., Any],
+        send: Callable[..., Any],
         client: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Decides for a sync request and sends it by ``wrapped``."""
-        call = self._begin(client, args, kwargs)
-        if call is None:
-            return wrapped(*args, **kwargs)
-        call.enter()
-        try:
-            args, kwargs = _with_options(args, kwargs, call.options)
-            again = None
+        """Decide a sync request and send it."""
+        started = self._start(client, args, kwargs)
+        if started is None:
+            return send(*args, **kwargs)
+        request, call = started
+        with call:
+            args, kwargs = request.arguments
+            repeat = False
             try:
-                result = wrapped(*args, **kwargs)
+                result = send(*args, **kwargs)
             except Exception as error:
-                again = call.without_hint(error)
-                if again is None:
+                repeat = call.is_rejection(*rejection_of(error))
+                if not repeat:
                     raise
-            if again is not None:
-                args, kwargs = _with_options(args, kwargs, again)
-                result = wrapped(*args, **kwargs)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            call.leave()
-        follow(call, result, stream=bool(kwargs.get("stream")))
+            if repeat:
+                args, kwargs = request.arguments_without_hint
+                result = send(*args, **kwargs)
+        follow(call, result, stream=request.stream)
         return result
 
     async def async_request(
         self,
-        wrapped: Callable[..., Any],
+        send: Callable[..., Any],
         client: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Decides for an async request and sends it by ``wrapped``."""
-        call = self._begin(client, args, kwargs)
-        if call is None:
-            return await wrapped(*args, **kwargs)
-        call.enter()
-        try:
-            args, kwargs = _with_options(args, kwargs, call.options)
-            again = None
+        """Decide an async request and send it."""
+        started = self._start(client, args, kwargs)
+        if started is None:
+            return await send(*args, **kwargs)
+        request, call = started
+        with call:
+            args, kwargs = request.arguments
+            repeat = False
             try:
-                result = await wrapped(*args, **kwargs)
+                result = await send(*args, **kwargs)
             except Exception as error:
-                again = call.without_hint(error)
-                if again is None:
+                repeat = call.is_rejection(*rejection_of(error))
+                if not repeat:
                     raise
-            if again is not None:
-                args, kwargs = _with_options(args, kwargs, again)
-                result = await wrapped(*args, **kwargs)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            call.leave()
-        follow(call, result, stream=bool(kwargs.get("stream")))
+            if repeat:
+                args, kwargs = request.arguments_without_hint
+                result = await send(*args, **kwargs)
+        follow(call, result, stream=request.stream)
         return result
 
 
 def _is_suppressed() -> bool:
-    """Whether the user wants no instrumentation here.
+    """Return True if the application wants no instrumentation here.
 
-    Logfire suppresses what lies below its own chat span, which does not mean us. Where its trace is not sampled that span cannot be told
-    from others, and what the server stores must not depend on sampling.
+    Logfire suppresses instrumentation below its own chat span, which does not mean this package. If
+    its trace is not sampled, that span cannot be recognized, and what the server stores must not
+    depend on sampling.
     """
     if is_instrumentation_enabled():
         return False
     context = trace.get_current_span().get_span_context()
     sampled_out = context.is_valid and not context.trace_flags.sampled
     return not sampled_out and current_chat_span() is None
-
-
-def _with_options(
-    args: tuple[Any, ...], kwargs: dict[str, Any], options: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if "options" in kwargs:
-        return args, {**kwargs, "options": options}
-    return (args[0], options, *args[2:]), kwargs

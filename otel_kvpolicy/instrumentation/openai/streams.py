@@ -1,4 +1,4 @@
-"""What the openai client returns, read without changing what the caller gets: the very object, whose stream is watched from inside."""
+"""Reads what the openai client returns, without changing it: streams are watched from inside."""
 
 from __future__ import annotations
 
@@ -13,23 +13,29 @@ from openai._response import AsyncAPIResponse, BaseAPIResponse
 
 from ...requests import read_answer, read_chunk
 from ..call import ChatCall
-from ..finalizers import being_dropped, end_later, stand_ready
+from ..finalizers import end_later, in_finalizer, prepare
 
 
 def follow(call: ChatCall, result: Any, *, stream: bool) -> None:
-    """Records the call's outcome and its answer: at once, or when the stream in ``result`` is over. Never raises."""
-    call.answered()
+    """Record the outcome and the answer of a call. Never raises.
+
+    Args:
+        call: the call that was answered.
+        result: what the client returned. If it holds a stream, the call ends with the stream.
+        stream: True if the caller asked for a stream.
+    """
+    call.on_response()
     try:
         _follow(call, result, stream)
-    except Exception as error:  # noqa: BLE001 - an answer we cannot read is still the caller's answer
-        call.fault("answer", error)
-        call.finish()
+    except Exception as error:  # noqa: BLE001 - an answer that cannot be read is still the caller's answer
+        call.report("answer", error)
+        call.stop()
 
 
 def _follow(call: ChatCall, result: Any, stream: bool) -> None:
-    if isinstance(result, BaseModel):  # parsed: nearly all
-        call.saw(read_answer(result))
-        call.finish()
+    if isinstance(result, BaseModel):  # a parsed answer, the most common case
+        call.on_answer(read_answer(result))
+        call.stop()
     elif isinstance(result, (Stream, AsyncStream)):
         _watch_chunks(call, result)
         _watch_closing(call, result.response)
@@ -39,19 +45,24 @@ def _follow(call: ChatCall, result: Any, stream: bool) -> None:
         _watch_response(call, result)
     else:
         raw = getattr(result, "http_response", None)
-        call.saw(read_answer(result if raw is None else _json_of(raw)))
-        call.finish()
+        call.on_answer(read_answer(result if raw is None else _json_of(raw)))
+        call.stop()
 
 
 def observed_parser(call: ChatCall, original: Any) -> Callable[[Any], Any]:
-    """A ``post_parser`` that watches the stream a raw response is parsed into, then does what ``original`` did."""
+    """Return a ``post_parser`` that watches the stream a raw response is parsed into.
+
+    Args:
+        call: the call that watches.
+        original: the ``post_parser`` of the request, which runs afterwards.
+    """
 
     def parse(parsed: Any) -> Any:
         if isinstance(parsed, (Stream, AsyncStream)):
             try:
                 _watch_chunks(call, parsed)
             except Exception as error:  # noqa: BLE001
-                call.fault("answer", error)
+                call.report("answer", error)
         return original(parsed) if callable(original) else parsed
 
     return parse
@@ -60,15 +71,12 @@ def observed_parser(call: ChatCall, original: Any) -> Callable[[Any], Any]:
 def _json_of(http_response: Any) -> Any:
     try:
         return json.loads(http_response.content)
-    except Exception:  # noqa: BLE001 - no JSON, or not read: then it says nothing to us
+    except Exception:  # noqa: BLE001 - not JSON, or not read yet
         return None
 
 
-# --- watching ----------------------------------------------------------------------------------------------------------------------
-
-
 def _watch_chunks(call: ChatCall, stream: Any) -> None:
-    """Puts our iterator under the stream's own ``__iter__`` and ``__next__``, which both read ``_iterator`` (openai 1.66 to 3.57)."""
+    """Replace the iterator that ``__iter__`` and ``__next__`` of a stream read (openai 1.66 to 3.57)."""
     inner = stream._iterator  # noqa: SLF001
     if not isinstance(inner, (_Chunks, _AsyncChunks)):
         watch = _Chunks if isinstance(stream, Stream) else _AsyncChunks
@@ -76,31 +84,29 @@ def _watch_chunks(call: ChatCall, stream: Any) -> None:
 
 
 def _watch_closing(call: ChatCall, response: Any) -> None:
-    """Ends the call when the HTTP response is closed, by whomever, or dropped."""
+    """End the call when its HTTP response is closed or garbage-collected."""
 
-    def over() -> None:
-        if not call.pulling:  # else the iterator above sees how the stream ended
-            call.finish()
+    def end() -> None:
+        if not call.pulling:  # otherwise the iterator sees how the stream ended
+            call.stop()
 
     _after_closing(
-        call, response, "aclose" if hasattr(response.stream, "aclose") else "close", over
+        call, response, "aclose" if hasattr(response.stream, "aclose") else "close", end
     )
     _after_dropping(call, response)
 
 
 def _after_dropping(call: ChatCall, response: Any) -> None:
-    stand_ready()
+    prepare()
     weakref.finalize(response, end_later, call)
 
 
 def _after_closing(call: ChatCall, response: Any, name: str, then: Callable[[], None]) -> None:
-    """Calls ``then`` after the response's own method ``name``, once; the response is then as it was."""
+    """Call ``then`` once after the method ``name`` of a response, and restore the method."""
     original = getattr(response, name)
 
     def done(dropped: bool) -> None:
-        vars(response).pop(
-            name, None
-        )  # the patched method refers to the response: without it, nothing of ours keeps it alive
+        vars(response).pop(name, None)  # the patched method would keep the response alive
         if dropped:
             end_later(call)
         else:
@@ -109,7 +115,7 @@ def _after_closing(call: ChatCall, response: Any, name: str, then: Callable[[], 
     if name == "aclose" or isinstance(response, AsyncAPIResponse):
 
         async def aclose(*args: Any, **kwargs: Any) -> Any:
-            dropped = being_dropped()
+            dropped = in_finalizer()
             try:
                 return await original(*args, **kwargs)
             finally:
@@ -119,7 +125,7 @@ def _after_closing(call: ChatCall, response: Any, name: str, then: Callable[[], 
     else:
 
         def close(*args: Any, **kwargs: Any) -> Any:
-            dropped = being_dropped()
+            dropped = in_finalizer()
             try:
                 return original(*args, **kwargs)
             finally:
@@ -129,23 +135,23 @@ def _after_closing(call: ChatCall, response: Any, name: str, then: Callable[[], 
 
 
 def _watch_response(call: ChatCall, response: BaseAPIResponse[Any]) -> None:
-    """``with_streaming_response``: the caller reads as it likes, and leaving the ``with`` block closes the response."""
+    """End the call of ``with_streaming_response`` when leaving the ``with`` block closes the response."""
     http_response = response.http_response
 
-    def over() -> None:
+    def end() -> None:
         try:
             if getattr(http_response, "_content", None) is not None:
-                call.saw(read_answer(_json_of(http_response)))
-        except Exception as error:  # noqa: BLE001 - else the caller's with block would raise it
-            call.fault("answer", error)
-        call.finish()
+                call.on_answer(read_answer(_json_of(http_response)))
+        except Exception as error:  # noqa: BLE001 - the caller's with block must not raise it
+            call.report("answer", error)
+        call.stop()
 
-    _after_closing(call, response, "close", over)
+    _after_closing(call, response, "close", end)
     _after_dropping(call, http_response)
 
 
 class _Chunks:
-    """The iterator of a sync stream, seen by the call."""
+    """Iterator of a sync stream that reports each chunk to the call."""
 
     __slots__ = ("_call", "_inner")
 
@@ -162,14 +168,14 @@ class _Chunks:
         try:
             chunk = next(self._inner)
         except StopIteration:
-            call.finish()
+            call.stop()
             raise
         except BaseException as error:
-            call.finish(error)
+            call.stop(error)
             raise
         finally:
             call.pulling = False
-        _saw(call, chunk)
+        _note(call, chunk)
         return chunk
 
     def __getattr__(self, name: str) -> Any:
@@ -177,7 +183,7 @@ class _Chunks:
 
 
 class _AsyncChunks:
-    """The iterator of an async stream, seen by the call."""
+    """Iterator of an async stream that reports each chunk to the call."""
 
     __slots__ = ("_call", "_inner")
 
@@ -194,22 +200,22 @@ class _AsyncChunks:
         try:
             chunk = await self._inner.__anext__()
         except StopAsyncIteration:
-            call.finish()
+            call.stop()
             raise
         except BaseException as error:
-            call.finish(error)
+            call.stop(error)
             raise
         finally:
             call.pulling = False
-        _saw(call, chunk)
+        _note(call, chunk)
         return chunk
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-def _saw(call: ChatCall, chunk: Any) -> None:
+def _note(call: ChatCall, chunk: Any) -> None:
     try:
-        call.saw(read_chunk(chunk))
+        call.on_answer(read_chunk(chunk))
     except Exception as error:  # noqa: BLE001
-        call.fault("answer", error)
+        call.report("answer", error)

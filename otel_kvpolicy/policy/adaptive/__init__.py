@@ -1,0 +1,1 @@
+"""The adaptive rule: learns which calls come back and what a place in the cache is worth."""

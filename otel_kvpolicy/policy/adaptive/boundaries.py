@@ -1,8 +1,9 @@
-"""Where a prompt may be continued: hashes of its leading messages, by which a later call that starts alike is recognised.
+"""Boundaries of a prompt: hashes of its leading messages, by which a later call that starts alike is recognized.
 
-Hashing reads no text that was read before: Python keeps the hash of a string with the string, and a conversation sends the same strings
-again. Hashes are SipHash under the process's own random key, folded with a key of the rule's: they are good in one process only, are never
-stored or sent, and give no text away.
+Hashing reads no text twice: Python keeps the hash of a string with the string, and a conversation
+sends the same strings again. The hashes are SipHash under the process's own random key, folded with
+a key of the rule. They mean nothing outside the process, are never stored or sent, and give no text
+away.
 """
 
 from __future__ import annotations
@@ -10,42 +11,49 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..signals import CallText, Outlined, content_chars
+from ..counting import ASSISTANT_ROLE, SYSTEM_ROLES, content_chars, is_reply_item
+from ..signals import CallText, CountedText
 
-_REPLY: Final = "assistant"
-_HEAD_ROLES: Final = ("system", "developer")
 _LOOK_BACK: Final = (1, 2, 4, 8)
-"""Before which model replies, counted from the last, the prompt is looked up: each of them was the end of an earlier call."""
+"""The prompt is looked up before these model replies, counted from the last one. Each of them ended
+an earlier call."""
 
 _MAX_VALUES: Final = 10_000
-"""Values of a content of an odd shape that are looked into, for it may be cyclic; what is left does not tell prompts apart."""
+"""Values of oddly shaped content that are hashed. Content may be cyclic, and what lies beyond does
+not tell prompts apart."""
 
 
-class Chain(Protocol):
-    """Boundaries of a prompt. They are counted from its end, at -1, and asked for from there: most often the second is known already."""
+class Boundaries(Protocol):
+    """Boundaries of a prompt, counted from its end: the last one is -1.
+
+    They are computed on demand from the end, because most often the second one is known already.
+    """
 
     @property
     def parent(self) -> int | None:
-        """Boundary at which the call before this one ended, as the prompt itself shows; ``None`` where it shows none."""
+        """Boundary at which the previous call of the conversation ended; None if there was none."""
 
     @property
     def total_chars(self) -> float:
         """Characters of the whole prompt."""
 
     def backwards(self) -> Iterator[int]:
-        """Hashes of all that lies before each boundary; the first is of the whole prompt."""
+        """Yield the hash of everything before each boundary, starting with the whole prompt."""
 
-    def chars_before(self, at: int) -> float:
-        """Characters before a boundary that :meth:`backwards` has come to, those of tools and instructions among them."""
+    def chars_before(self, index: int) -> float:
+        """Return the characters before a boundary that :meth:`backwards` has reached.
+
+        Tools and instructions are included.
+        """
 
 
-class GivenChain(NamedTuple):
-    """Boundaries that are known beforehand, such as a trace's.
+class TraceBoundaries(NamedTuple):
+    """Boundaries that are known beforehand, such as those of a trace.
 
     Attributes:
-        hashes: from the start of the prompt on.
-        chars: characters before each.
-        parent: as for :class:`Chain`.
+        hashes: one for each boundary, from the start of the prompt.
+        chars: characters before each boundary.
+        parent: as in :class:`Boundaries`.
     """
 
     hashes: Sequence[int]
@@ -58,20 +66,23 @@ class GivenChain(NamedTuple):
         return self.chars[-1] if self.chars else 0
 
     def backwards(self) -> Iterator[int]:
-        """The hashes, from the end on."""
+        """Yield the hashes, starting with the whole prompt."""
         return reversed(self.hashes)
 
-    def chars_before(self, at: int) -> float:
-        """Characters before a boundary."""
-        return self.chars[at]
+    def chars_before(self, index: int) -> float:
+        """Return the characters before a boundary."""
+        return self.chars[index]
 
 
-EMPTY_CHAIN: Final[Chain] = GivenChain((), ())
-"""Of a call without messages: nothing is known or learnt of it."""
+NO_BOUNDARIES: Final[Boundaries] = TraceBoundaries((), ())
+"""Boundaries of a call without messages: nothing is known or learned of it."""
 
 
 class _Messages:
-    """The boundaries of messages: the end, the ends of earlier calls, and the end of the system prompt; at most six."""
+    """Boundaries of messages, at most six.
+
+    They are the end of the prompt, the ends of earlier calls, and the end of the system prompt.
+    """
 
     __slots__ = (
         "_before",
@@ -97,7 +108,7 @@ class _Messages:
     ) -> None:
         head = 0
         for role in roles:
-            if role not in _HEAD_ROLES:
+            if role not in SYSTEM_ROLES:
                 break
             head += 1
         self._head = head
@@ -108,7 +119,7 @@ class _Messages:
         self._before = before
         self._whole = hash((self._seed, *texts))
         self._ends = [len(roles)]
-        self._last_reply = _run_before(roles, len(roles)) if _REPLY in roles else 0
+        self._last_reply = _run_before(roles, len(roles)) if ASSISTANT_ROLE in roles else 0
         self.parent = -2 if self._last_reply else None
         self.total_chars = before + sum(sizes)
 
@@ -126,40 +137,41 @@ class _Messages:
         self._ends.append(end)
         return hash((self._seed, *self._texts[:end]))
 
-    def chars_before(self, at: int) -> int:
-        return self._before + sum(self._sizes[: self._ends[-at - 1]])
+    def chars_before(self, index: int) -> int:
+        return self._before + sum(self._sizes[: self._ends[-index - 1]])
 
 
 def _run_before(roles: Sequence[Any], end: int) -> int:
-    """Where the last run of the model's own messages begins that begins before ``end``; 0 for none."""
-    at = end - 1
-    while at > 0 and not (roles[at] == _REPLY and roles[at - 1] != _REPLY):
-        at -= 1
-    return max(at, 0)
+    """Return the start of the last run of assistant messages that begins before ``end``; 0 for none."""
+    start = end - 1
+    while start > 0 and not (roles[start] == ASSISTANT_ROLE and roles[start - 1] != ASSISTANT_ROLE):
+        start -= 1
+    return max(start, 0)
 
 
-def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Chain:
-    """The boundaries of a chat completion or Responses request.
+def boundaries_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Boundaries:
+    """Return the boundaries of a chat completion or Responses request.
 
-    O(messages), and constant in their length once their strings have been hashed.
+    Takes O(messages), whatever their length, once their strings have been hashed.
 
     Args:
         body: the request as it goes out.
-        key: secret of the process, such as ``secrets.randbits(64)``; the same for all calls that are to recognise each other.
-        text: what was counted of ``body``, where it was: what it knows of the messages is not worked out again.
+        key: secret of the process, such as ``secrets.randbits(64)``. Calls recognize each other
+            only under the same key.
+        text: what was counted of ``body``, so that its messages are not counted again.
     """
     messages = body.get("messages") or _input(body)
     if isinstance(messages, str):
         messages = [messages]
     if not isinstance(messages, (list, tuple)) or not messages:
-        return EMPTY_CHAIN
+        return NO_BOUNDARIES
     instructions = body.get("instructions")
     before = (text.tool_chars if text else 0) + (
         len(instructions) if isinstance(instructions, str) else 0
     )
     roles, sizes = (
         (text.roles, text.sizes)
-        if type(text) is Outlined and len(text.roles) == len(messages)
+        if type(text) is CountedText and len(text.roles) == len(messages)
         else (None, None)
     )
     seed = _seed(body, key)
@@ -177,14 +189,19 @@ def chain_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) ->
 
 
 def _input(body: Mapping[Any, Any]) -> Any:
-    """Of a Responses request; of one that goes on an earlier response nothing, for most of its prompt is the server's and not in it."""
-    return (
-        None if body.get("previous_response_id") or body.get("conversation") else body.get("input")
-    )
+    """Return the input of a Responses request; None if it continues a response kept by the server.
+
+    Most of the prompt of such a request is not in its body.
+    """
+    continues = body.get("previous_response_id") or body.get("conversation")
+    return None if continues else body.get("input")
 
 
 def _seed(body: Mapping[Any, Any], key: int) -> int:
-    """What stands before the first message: tools, by their names, and instructions. Each model and each salt has a cache of its own."""
+    """Hash what precedes the first message: instructions, and tools by their names.
+
+    The model and the cache salt are part of it, because each of them has a cache of its own.
+    """
     salt = body.get("cache_salt")
     if salt is not None:
         key = hash((key, _digest(salt)))
@@ -201,33 +218,40 @@ def _seed(body: Mapping[Any, Any], key: int) -> int:
 
 def _plain_texts(messages: Sequence[Any], roles: Sequence[Any]) -> list[Any]:
     texts = [message["content"] for message in messages]
-    if "tool" in roles:  # only then has a reply called any
-        for at, role in enumerate(roles):
-            if role == _REPLY and messages[at].get("tool_calls"):
-                texts[at] = _with_calls(texts[at], messages[at]["tool_calls"])
+    if "tool" in roles:  # only then has a reply called a tool
+        for index, role in enumerate(roles):
+            if role == ASSISTANT_ROLE and messages[index].get("tool_calls"):
+                texts[index] = _with_calls(texts[index], messages[index]["tool_calls"])
     return texts
 
 
-def _with_calls(said: Any, calls: Any) -> Any:
-    """What a reply says with the functions it calls, by their names and arguments: strings that keep their hashes, as its text does."""
-    if not isinstance(calls, (list, tuple)):  # a generator is the client's to read
-        return said, _digest(calls)
-    made = [said]
+def _with_calls(content: Any, calls: Any) -> Any:
+    """Combine the content of a reply with the names and arguments of the functions it calls.
+
+    These are the caller's own strings, which keep their hashes.
+    """
+    if not isinstance(calls, (list, tuple)):  # only the client may read a generator
+        return content, _digest(calls)
+    parts = [content]
     try:
         for call in calls:
             function = call["function"]
             name, arguments = function["name"], function["arguments"]
             if type(name) is not str or type(arguments) is not str:
-                return said, _digest(calls)
-            made += name, arguments
+                return content, _digest(calls)
+            parts += name, arguments
     except (KeyError, TypeError, IndexError):
-        return said, _digest(calls)
-    return tuple(made)
+        return content, _digest(calls)
+    return tuple(parts)
 
 
 def _text(message: Any) -> Any:
-    """What a message says, the same as where all messages are plain: a later call with a picture in it goes on an earlier one without."""
-    if type(message) is dict and "tool_calls" not in message:  # nearly all
+    """Return what identifies the text of a message.
+
+    Plain messages give the same value here as in :func:`_plain_texts`, so that a call with a picture
+    is recognized as the continuation of a call without one.
+    """
+    if type(message) is dict and "tool_calls" not in message:  # nearly all messages
         content = message.get("content")
         if type(content) is str:
             return content
@@ -238,18 +262,18 @@ def _text(message: Any) -> Any:
     content = _field(message, "content")
     if content is None and not (isinstance(message, Mapping) and "content" in message):
         return _digest(message)
-    said = tuple(map(_part, content)) if type(content) is list else _digest(content)
+    text = tuple(map(_part, content)) if type(content) is list else _digest(content)
     calls = _field(message, "tool_calls")
-    return _with_calls(said, calls) if calls else said
+    return _with_calls(text, calls) if calls else text
 
 
 def _part(part: Any) -> Any:
-    """A part of a content, by its text or the URL of its picture, in the shapes that nearly all have."""
+    """Return what identifies a content part: its text or the URL of its picture, if it has one."""
     try:
-        said = part["text"] if "text" in part else part["image_url"]["url"]
+        text = part["text"] if "text" in part else part["image_url"]["url"]
     except (KeyError, TypeError, IndexError):
         return _digest(part)
-    return said if type(said) is str else _digest(part)
+    return text if type(text) is str else _digest(part)
 
 
 def _field(value: Any, name: str) -> Any:
@@ -261,9 +285,11 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _kind(item: Any) -> str:
-    """Whose a Responses item without a role is: what the model made (reasoning, a call of a function), or what came back."""
-    kind = _field(item, "type")
-    return _REPLY if isinstance(kind, str) and not kind.endswith("_output") else "user"
+    """Return the role of a Responses item that has none.
+
+    The model made reasoning and function calls; outputs of functions came back to it.
+    """
+    return ASSISTANT_ROLE if is_reply_item(None, _field(item, "type")) else "user"
 
 
 def _chars(message: Any) -> int:
@@ -272,17 +298,17 @@ def _chars(message: Any) -> int:
 
 
 def _digest(value: Any) -> Any:
-    """Something hashable that tells content apart."""
+    """Return something hashable that tells content apart."""
     if value is None or isinstance(value, (str, int, float)):
         return value
-    found: list[Any] = []
+    digest: list[Any] = []
     pending = [value]
     for _ in range(_MAX_VALUES):
         if not pending:
             break
         value = pending.pop()
         if value is None or isinstance(value, (str, int, float)):
-            found.append(value)
+            digest.append(value)
             continue
         if isinstance(value, Mapping):
             parts = [
@@ -295,7 +321,7 @@ def _digest(value: Any) -> Any:
         else:
             fields = getattr(value, "__dict__", None)
             parts = [fields] if isinstance(fields, dict) else [type(value).__name__]
-        found.append(len(parts))
+        digest.append(len(parts))
         if len(pending) < _MAX_VALUES:
             pending += parts
-    return tuple(found)
+    return tuple(digest)

@@ -1,12 +1,14 @@
-"""How long the cache keeps a prefix, as the answers tell, and what a place in it is worth.
+"""How long the cache keeps a prefix, and what a place in the cache is therefore worth.
 
-Of each stored call whose new part is asked for again for the first time, it is known how long that took, and whether the cache still had
-it. The time up to which it mostly had and from which on it mostly had not is the *lifetime*. It holds for all calls alike, whatever comes
-back after seconds or after minutes, since an LRU cache treats them alike.
+When a call asks for the first time for what an earlier stored call added, its answer tells how long
+that took and whether the cache still had it. The *lifetime* is the time up to which the cache mostly
+had it and after which it mostly had not. It holds for all calls alike, because an LRU cache treats
+them alike.
 
-What a place is worth follows from it. One call more in the cache makes the lifetime of all others shorter by its share. What that costs is
-what comes back just about then: the density of returns per unit of log time at the lifetime. A call is worth its place where it comes back
-more often than that. With room for everything nothing comes back so late, and the price is nothing.
+The price of a place follows from the lifetime. One more call in the cache shortens the lifetime of
+all others by its share. That loses what comes back just about then: the density of returns, per
+unit of log time, at the lifetime. A call is worth its place if it comes back more often than that.
+If the cache has room for everything, nothing comes back that late, and the price is 0.
 """
 
 from __future__ import annotations
@@ -17,44 +19,47 @@ from typing import Any, Final
 
 _BINS: Final = 34
 _PER_DOUBLING: Final = 2
-"""Times are told apart by factors of the square root of two, from a second to a day and a half."""
+"""Times fall into bins a factor of the square root of two apart, from 1 second to 1.5 days."""
 
 _PER_E: Final = _PER_DOUBLING / log(2)
 
 _CALL_MEMORY: Final = 0.998
 _FIND_MEMORY: Final = 0.99
 _RETURN_MEMORY: Final = 0.998
-"""What is left of older evidence after one more call, find or return. It fades even where nothing is stored and so nothing is found: then
-the lifetime is unknown, everything is stored, and it is learned anew."""
+"""Share of older evidence that is left after one more call, find or return. Evidence fades even if
+nothing is stored and so nothing is found: then the lifetime becomes unknown, everything is stored,
+and the rule learns it again."""
 
 _EVIDENCE: Final = 6.0
-"""How many more finds must speak for a lifetime than for a cache that keeps everything."""
+"""A lifetime must explain this many more finds than a cache that keeps everything does."""
 
 _DOUBT: Final = 8.0
-"""Returns that the density is diluted by, so that a few do not make it."""
+"""Returns added to the denominator of the density, so that a few returns do not determine it."""
 
 _WRITE_COST: Final = 2.0
-"""What a place costs with the writing of it, in places: a write takes bandwidth too, and its estimate lags."""
+"""Price of a place including the write, in places: a write also takes bandwidth, and the estimate
+lags behind."""
 
 _REUSE_MEMORY: Final = 0.995
 _FIRST_REUSE: Final = 0.3
 
-_JUDGE_CALLS: Final = 32
-"""Calls after which the lifetime is worked out anew where nothing else asks for it."""
+_UPDATE_CALLS: Final = 32
+"""The lifetime is worked out again after this many calls at the latest."""
 
 _LARGE: Final = 1e9
 _ROUNDING: Final = 1e-6
 
 
 class Lifetime:
-    """Learns from finds and returns. Not locked: the rule that owns it is.
+    """Learns from finds and returns. Not thread-safe: the rule that owns it holds a lock.
 
     Memory: three histograms of 34 numbers.
 
     Attributes:
-        seconds: the lifetime; ``None`` while nothing tells of one, or the cache keeps everything.
-        survival: share of the lately returned prefixes that the cache still had; ``None`` where nothing is known.
-        price: what a place in the cache costs: the P(reuse) below which a call is not worth it. 0 where there is room for everything.
+        seconds: the lifetime; None if it is unknown, or if the cache keeps everything.
+        survival: share of the recently returned prefixes that the cache still had; None if unknown.
+        price: the P(reuse) below which a call is not worth a place in the cache. 0 if there is room
+            for everything.
     """
 
     def __init__(self) -> None:
@@ -64,36 +69,41 @@ class Lifetime:
         self._held = [0.0] * _BINS
         self._lost = [0.0] * _BINS
         self._gaps = [0.0] * _BINS
-        self._find_weight = 1.0  # of a new find; growing weights let the older ones fade
+        self._find_weight = 1.0  # of a new find; weights grow, so older finds fade
         self._gap_weight = 1.0
         self._reuse = _FIRST_REUSE
         self._density = 0.0
         self._calls = 0
 
     def called(self) -> None:
-        """Notes that one more call was decided."""
+        """Note that one more call was decided."""
         self._find_weight /= _CALL_MEMORY
         self._calls += 1
-        if not self._calls % _JUDGE_CALLS:
-            self._judge()
+        if not self._calls % _UPDATE_CALLS:
+            self._update()
 
     def stored(self, reuse: float) -> None:
-        """Notes that a call was stored whose class comes back with P = ``reuse``."""
+        """Note that a call was stored whose class comes back with P = ``reuse``."""
         self._reuse += (1 - _REUSE_MEMORY) * (reuse - self._reuse)
         self.price = self._reuse * self._density
 
     def returned(self, gap: float) -> None:
-        """Notes that a prompt was asked for again for the first time, ``gap`` seconds after it."""
+        """Note that a call asked for a prompt for the first time, ``gap`` seconds after it."""
         self._gap_weight /= _RETURN_MEMORY
         self._gaps[_bin(gap)] += self._gap_weight
 
     def found(self, gap: float, *, held: bool) -> None:
-        """Notes whether the cache still had what was stored ``gap`` seconds before and asked for again for the first time."""
+        """Note whether the cache still had a prefix when a call first asked for it.
+
+        Args:
+            gap: seconds since the prefix was stored.
+            held: True if the cache still had it.
+        """
         self._find_weight /= _FIND_MEMORY
         (self._held if held else self._lost)[_bin(gap)] += self._find_weight
-        self._judge()
+        self._update()
 
-    def _judge(self) -> None:
+    def _update(self) -> None:
         if max(self._find_weight, self._gap_weight) > _LARGE:
             self._scale()
         self.seconds, self.survival, self._density, self.price = None, None, 0.0, 0.0
@@ -101,11 +111,12 @@ class Lifetime:
         if not held + lost:
             return
         self.survival = held / (held + lost) if held + lost >= self._find_weight / 2 else None
-        wrong = [held]  # finds that speak against a lifetime that ends before each bin
+        # Finds that contradict a lifetime that ends before each bin.
+        wrong = [held]
         for held, lost in zip(self._held, self._lost, strict=True):
             wrong.append(wrong[-1] + lost - held)
         least = min(wrong) + _ROUNDING * self._find_weight
-        end = max(at for at, finds in enumerate(wrong) if finds <= least)
+        end = max(index for index, finds in enumerate(wrong) if finds <= least)
         if end == _BINS or wrong[-1] - least < _EVIDENCE * self._find_weight:
             return
         self.seconds = 2.0 ** (end / _PER_DOUBLING)
@@ -115,7 +126,7 @@ class Lifetime:
         self.price = self._reuse * self._density
 
     def _within(self, start: float, end: float) -> float:
-        """Returns between two places of the histogram."""
+        """Return the returns between two places of the histogram."""
         return sum(
             count * max(0.0, min(at + 1, end) - max(at, start))
             for at, count in enumerate(self._gaps)
@@ -128,13 +139,13 @@ class Lifetime:
         self._find_weight = self._gap_weight = 1.0
 
     def export(self) -> dict[str, Any]:
-        """All of it, fit for JSON."""
+        """Return the state, ready for JSON."""
         self._scale()
         return {"held": self._held, "lost": self._lost, "gaps": self._gaps, "reuse": self._reuse}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Lifetime:
-        """Goes on from what :meth:`export` gave.
+        """Build a lifetime from the state that :meth:`export` returned.
 
         Raises:
             KeyError, TypeError, ValueError: ``state`` makes no sense.
@@ -145,8 +156,8 @@ class Lifetime:
         )
         made._reuse = float(state["reuse"])
         if not 0 <= made._reuse <= 1:
-            raise ValueError(f"reuse is {made._reuse!r}")
-        made._judge()
+            raise ValueError(f"reuse must be between 0 and 1, not {made._reuse!r}")
+        made._update()
         return made
 
 

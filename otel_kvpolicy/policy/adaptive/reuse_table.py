@@ -1,4 +1,4 @@
-"""How often calls of each class come back: counts by class, bounded, mergeable with those of other processes."""
+"""How often calls of each class come back. Counts are bounded and can be merged across processes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from math import isfinite, sqrt
 from typing import Final, NamedTuple
 
 MAX_CLASSES: Final = 2048
-"""Classes kept. A table of this size takes less than half a megabyte; calls of further classes share one without features."""
+"""Classes to keep, in less than half a megabyte. Calls of further classes share one class."""
 
 MAX_LABELS: Final = 32
-"""Agents or roles told apart; further ones count as one."""
+"""Agents or roles to tell apart. Further ones share one label."""
 
 _OTHER: Final = "_OTHER"
 _MAX_LABEL_CHARS: Final = 64
 _MAX_COUNT: Final = 1024.0
-"""Calls after which the counts of a class are halved, so that it follows its traffic."""
+"""The counts of a class are halved beyond this many calls, so that they follow its traffic."""
 
 _EXPECTED: Final = 0.3
 _EXPECTED_WEIGHT: Final = 10.0
-"""What is taken for the reuse of all calls before any was seen, and how many calls that guess is worth."""
+"""Assumed reuse of all calls before any was seen, and how many calls that guess is worth."""
 
 _CLASS_WEIGHT: Final = 4.0
-"""How many calls the reuse of all calls is worth where a class is judged."""
+"""How many calls the overall reuse is worth as the prior of a class."""
 
 
 class CallClass(NamedTuple):
-    """What calls are told apart by. Bucketed, so that there are few.
+    """What tells calls apart, in buckets, so that there are few classes.
 
     Attributes:
         label: agent or role, or empty.
         turns: model replies before the call: 0 for none, 1 for one, 2 for 2 and 3, 3 for 4 to 7, 4 for more.
         length: bit length of the prompt in units of 512 tokens.
-        seen: how much of the prompt was seen before: 0 for none of it but what all calls share, else quarters from 1 to 4.
+        seen: share of the prompt that was seen before: 0 for none, otherwise quarters from 1 to 4.
     """
 
     label: str
@@ -42,12 +42,12 @@ class CallClass(NamedTuple):
 
     @property
     def turns_text(self) -> str:
-        """Its turns in words."""
+        """The turns in words."""
         return ("no turns", "1 turn", "2-3 turns", "4-7 turns", "8+ turns")[self.turns]
 
     @property
     def length_text(self) -> str:
-        """Its length in words."""
+        """The length in words."""
         return (
             "under 1k tokens"
             if self.length <= 1
@@ -65,12 +65,12 @@ UNKNOWN: Final = CallClass(_OTHER, 0, 1, 0)
 
 
 def class_of(label: str, turns: int, tokens: int, seen_share: float) -> CallClass:
-    """The class of a call.
+    """Return the class of a call.
 
     Args:
-        label: agent or role; longer ones are cut.
-        turns: model replies before it.
-        tokens: estimated tokens of its prompt.
+        label: agent or role; cut to 64 characters.
+        turns: model replies before the call.
+        tokens: estimated tokens of the prompt.
         seen_share: share of the prompt that was seen before, 0 to 1.
     """
     return CallClass._make(_buckets(label, turns, tokens, seen_share))
@@ -88,18 +88,22 @@ def _buckets(label: str, turns: int, tokens: int, seen_share: float) -> tuple[st
 
 
 class Tally:
-    """Counts of one class: calls whose fate is known, and how much of what was new in them came back (in calls)."""
+    """Counts of one class.
+
+    ``calls`` counts calls that are known to have come back or not; ``returned`` counts how much of
+    what was new in them came back, in calls.
+    """
 
     __slots__ = ("calls", "group", "new_calls", "new_returned", "returned")
 
     def __init__(self, group: CallClass) -> None:
         self.group = group
         self.calls = self.returned = 0.0
-        self.new_calls = self.new_returned = 0.0  # since they were last taken for sharing
+        self.new_calls = self.new_returned = 0.0  # since take_new
 
 
 class ReuseTable:
-    """Reuse by class. Not locked: the rule that owns it is."""
+    """Reuse by class. Not thread-safe: the rule that owns it holds a lock."""
 
     def __init__(self) -> None:
         self._classes: dict[
@@ -112,11 +116,11 @@ class ReuseTable:
         return len(self._classes)
 
     def tally(self, group: CallClass) -> Tally:
-        """The counts of a class; those of all odd classes together once the table is full."""
+        """Return the counts of a class. Once the table is full, new classes share one tally."""
         return self._classes.get(group) or self._add(group)
 
     def tally_of(self, label: str, turns: int, tokens: int, seen_share: float) -> Tally:
-        """The counts of a call's class; arguments as for :func:`class_of`."""
+        """Return the counts of the class of a call. The arguments are those of :func:`class_of`."""
         buckets = _buckets(label, turns, tokens, seen_share)
         return self._classes.get(buckets) or self._add(CallClass._make(buckets))
 
@@ -130,7 +134,7 @@ class ReuseTable:
         return self._classes.setdefault(group, Tally(group))
 
     def count(self, tally: Tally, calls: float, returned: float) -> None:
-        """Adds to a class and to the whole."""
+        """Add to the counts of a class and to the totals."""
         for each in (tally, self._all):
             each.calls += calls
             each.returned += returned
@@ -141,11 +145,12 @@ class ReuseTable:
             tally.returned /= 2
 
     def reuse(self, tally: Tally, visible: float) -> tuple[float, float]:
-        """P(reuse) of a class, and its standard error.
+        """Return P(reuse) of a class and its standard error.
 
         Args:
-            tally: its counts, to which the reuse of all calls is added as a prior worth four calls.
-            visible: share of all returns that are seen; the error is that of a binomial share of so many calls.
+            tally: counts of the class. The overall reuse is added as a prior worth four calls.
+            visible: share of all returns that this process sees. The error is that of a binomial
+                share of the visible calls.
         """
         whole, calls = self._all, tally.calls + _CLASS_WEIGHT
         mean = (whole.returned + _EXPECTED * _EXPECTED_WEIGHT) / (whole.calls + _EXPECTED_WEIGHT)
@@ -155,11 +160,11 @@ class ReuseTable:
         return share, sqrt(share * (1.0 - share) / (calls * visible))
 
     def export(self) -> list[tuple[str, int, int, int, float, float]]:
-        """All counts, fit for JSON."""
+        """Return all counts, ready for JSON."""
         return [(*tally.group, tally.calls, tally.returned) for tally in self._classes.values()]
 
     def take_new(self) -> dict[CallClass, tuple[float, float]]:
-        """What was counted since this was last asked: calls and returns by class."""
+        """Return and reset the counts since the last call: (calls, returns) by class."""
         new = {}
         for tally in self._classes.values():
             if tally.new_calls or tally.new_returned:
@@ -168,17 +173,18 @@ class ReuseTable:
         return new
 
     def give_back(self, new: Mapping[CallClass, tuple[float, float]]) -> None:
-        """Takes back what could not be shared."""
+        """Put back counts that could not be shared."""
         for group, (calls, returned) in new.items():
             tally = self.tally(group)
             tally.new_calls += calls
             tally.new_returned += returned
 
     def adopt(self, counts: Iterable[tuple[CallClass, float, float]]) -> None:
-        """Takes the counts of a whole fleet, of which what was taken for sharing is a part, in place of its own.
+        """Replace the counts with those of a fleet, which include what this process shared.
 
-        What was counted since stays on top. Counts that make no sense are passed over, and those of fewer calls than it knows itself: a
-        fleet that starts anew, because its store was emptied, teaches nobody to forget.
+        Counts since the last :meth:`take_new` stay on top. Counts that make no sense are ignored.
+        So are those of fewer calls than this process knows itself: if the shared store was emptied,
+        its processes do not forget.
         """
         for group, calls, returned in counts:
             if not (isfinite(calls) and isfinite(returned)) or calls < 0 or returned < 0:

@@ -1,0 +1,47 @@
+"""What the rest of the package needs to know about a server's way of being told what to store."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Dialect(Protocol):
+    """One way to tell a server, in the request body, whether to store a call's KV.
+
+    Attributes:
+        name: short name for documentation and configuration.
+        field: field of the request body that carries the hint.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def field(self) -> str: ...
+
+    def params(
+        self, *, skip: bool, keys: str, keep_tokens: int = 0, stats: bool = False
+    ) -> dict[str, Any]:
+        """Return the keys that say store or skip.
+
+        Args:
+            skip: True if the server should not store the call's KV.
+            keys: the ``KV_CACHE_HINT_KEYS`` setting.
+            keep_tokens: leading tokens of a skipped call to store anyway, if the server can.
+            stats: True to ask for the cached tokens of each cache.
+        """
+
+    def merge(self, given: Any, params: dict[str, Any]) -> Any:
+        """Return the new value of the field: what the caller put there, with ``params`` added."""
+
+    def is_callers(self, given: Any) -> bool:
+        """Return True if the caller's value of the field decides the call already."""
+
+    def caller_skips(self, given: Any) -> bool:
+        """Return True if the caller's value of the field keeps the call from being stored."""
+
+    def caller_caps(self, given: Any) -> bool:
+        """Return True if the caller's value of the field limits how much of the call is stored."""
+
+    def malformed(self, given: Any) -> str | None:
+        """Return what is wrong with the caller's value of the field, if it can crash the server."""

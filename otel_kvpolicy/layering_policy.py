@@ -1,0 +1,128 @@
+"""``KVCacheLayeringPolicy``: the thresholds rule, with settings that are read live."""
+
+from __future__ import annotations
+
+from inspect import Parameter, Signature
+from typing import Any
+
+from . import settings
+from .policy import CallText, KVCacheDecision, ThresholdsRule
+from .policy.thresholds import SETTINGS, check
+
+
+class KVCacheLayeringPolicy:
+    """Store a call if any signal says that its prefix will be asked for again.
+
+    Every argument that is not given, or is None, follows its setting and is read again for each
+    decision. An argument that is given stays as it is. Subclass this class and override
+    :meth:`decide` to bring a rule of your own; set ``rule`` to its name.
+
+    Args:
+        enabled: False makes every decision inert (``KV_CACHE_LAYERING``).
+        chars_per_token: characters that count as one token (``KV_CACHE_CHARS_PER_TOKEN``). No
+            tokenizer runs on the caller's path, so token counts are estimates. A number below 1
+            counts as 1.
+        thresholds: ``min_prefix_tokens``, ``min_history_turns``, ``min_context_tokens``,
+            ``min_tool_tokens``: tokens or turns at which a signal stores the call
+            (``KV_CACHE_MIN_PREFIX_TOKENS`` and so on).
+
+    Raises:
+        TypeError: there is no such threshold.
+        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is not a
+            finite number.
+    """
+
+    rule = ThresholdsRule.rule
+
+    def __init__(
+        self,
+        *,
+        enabled: bool | None = None,
+        chars_per_token: float | None = None,
+        **thresholds: int | None,
+    ) -> None:
+        check(chars_per_token=chars_per_token, **thresholds)
+        given = {"enabled": enabled, "chars_per_token": chars_per_token, **thresholds}
+        self._explicit: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        self._cached: tuple[settings.Settings, ThresholdsRule] | None = None
+
+    @property
+    def in_force(self) -> ThresholdsRule:
+        """The rule with the explicit arguments and, for the others, the settings as they are now."""
+        now = settings.current()
+        if not self._explicit:
+            return now.policy
+        if self._cached is None or self._cached[0] is not now:
+            rule = ThresholdsRule(**{**now.policy_arguments, **self._explicit})
+            self._cached = now, rule
+        return self._cached[1]
+
+    def decide(
+        self,
+        *,
+        system_prompt: Any = None,
+        user_prompt: Any = None,
+        message_history: Any = None,
+        rag_context: Any = None,
+        role: str | None = None,
+        tools: Any = None,
+    ) -> KVCacheDecision:
+        """Decide a call that is given by its parts. Never raises: unreadable parts count nothing.
+
+        Args:
+            system_prompt: stable head of the prompt: a string or several.
+            user_prompt: what is new in this call: a string, or a list of content parts.
+            message_history: earlier messages: OpenAI mappings, pydantic-ai messages, or objects
+                with ``.parts[].content``.
+            rag_context: retrieved block: a string or several.
+            role: kind of caller, such as ``"planner"``. Reuse-heavy roles tip a borderline call.
+            tools: tool definitions (OpenAI's ``tools``), which count toward the prefix.
+        """
+        return self.in_force.decide(
+            system_prompt=system_prompt,
+            user_prompt=user_prompt,
+            message_history=message_history,
+            rag_context=rag_context,
+            role=role,
+            tools=tools,
+        )
+
+    def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
+        """Decide a call whose parts are counted already.
+
+        Args:
+            text: characters and turns of the call.
+            role: kind of caller.
+        """
+        return self.in_force.judge(text, role)
+
+    @property
+    def enabled(self) -> bool:
+        """False if every decision is inert."""
+        return self.in_force.enabled
+
+    @property
+    def chars_per_token(self) -> float:
+        """Characters that count as one token."""
+        return self.in_force.chars_per_token
+
+    def __getattr__(self, name: str) -> int | None:
+        """Return a threshold in force, such as ``min_prefix_tokens``; None if it is off."""
+        if name not in SETTINGS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.in_force.thresholds[name]
+
+    def __repr__(self) -> str:
+        names = sorted(["chars_per_token", "enabled", *SETTINGS])
+        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
+
+# help() and editors show the thresholds by name, and the table stays the one place that lists them.
+KVCacheLayeringPolicy.__signature__ = Signature(  # type: ignore[attr-defined]
+    [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None)
+        for name in ("enabled", "chars_per_token", *SETTINGS)
+    ]
+)
