@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from ...hints.lmcache import FIELD, STATS_KEY, hint_params
 from ...requests import read_answer
+from ..http import Http, RefusedError, ServerError
 from ..metrics_page import Page
-from .http import Http, RefusedError, ServerError
 from .server_facts import Mode
 from .trial import ARMS, CONTROL, STORE, Trial
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import httpx2
 
 from ...telemetry import names
-from ..http import Http
+from ..http import Http, ServerError
 from . import jaeger, otlp
 from .model import SERVICE_NAME, RecordedSpan, nanoseconds, normal_span_id, normal_trace_id
 from .source import Neighbours, Query, Source, SourceError
@@ -21,6 +21,10 @@ _HOUR: Final = 3600 * 10**9
 _DAY: Final = 24 * _HOUR
 _PAGE: Final = 1000
 _NEIGHBOURS: Final = 20
+_WANTED_CREDENTIALS: Final = (
+    "authorization: pass --header, such as 'Authorization: Bearer …' or, for Tempo, "
+    "'X-Scope-OrgID: …'"
+)
 
 T = TypeVar("T")
 
@@ -30,7 +34,7 @@ class _Server(ABC):
 
     def __init__(self, http: Http) -> None:
         self._http = http
-        self.name = f"{self.kind} at {http.base}"
+        self.name = f"{self.kind} at {http.name}"
         self.notes: list[str] = []
         self._neighbours: dict[tuple[str | None, int], Neighbours | None] = {}
 
@@ -61,6 +65,12 @@ class _Server(ABC):
                 self.notes.append(f"could not look for later calls: {error}")
         return self._neighbours[key]
 
+    def _json(self, path: str, **params: Any) -> Any:
+        try:
+            return self._http.get_json(path, **params)
+        except ServerError as error:
+            raise SourceError(str(error)) from error
+
     def _read(self, reader: Callable[[Any], list[T]], document: Any) -> list[T]:
         try:
             return reader(document)
@@ -77,7 +87,7 @@ class JaegerSource(_Server):
 
     def trace(self, trace_id: str) -> list[RecordedSpan]:
         """``/api/traces/{id}``."""
-        return self._spans(self._http.json(f"/api/traces/{trace_id}"))
+        return self._spans(self._json(f"/api/traces/{trace_id}"))
 
     def recent(self, query: Query) -> list[RecordedSpan]:
         """Asks each service for each value of a tag: Jaeger cannot be asked which spans have one."""
@@ -85,7 +95,7 @@ class JaegerSource(_Server):
         spans: list[RecordedSpan] = []
         for service in [query.service] if query.service else self._services():
             for tags in _jaeger_tags(query):
-                found = self._http.json(
+                found = self._json(
                     "/api/traces",
                     service=service,
                     tags=json.dumps(tags),
@@ -100,7 +110,7 @@ class JaegerSource(_Server):
     def _services(self) -> list[str]:
         return self._read(
             lambda found: [str(name) for name in found["data"] or ()],
-            self._http.json("/api/services"),
+            self._json("/api/services"),
         )
 
     def _spans(self, document: Any) -> list[RecordedSpan]:
@@ -127,9 +137,9 @@ class TempoSource(_Server):
 
     def trace(self, trace_id: str) -> list[RecordedSpan]:
         """``/api/v2/traces/{id}``, or ``/api/traces/{id}`` of a Tempo that has no v2."""
-        document = self._http.json(f"/api/v2/traces/{trace_id}")
+        document = self._json(f"/api/v2/traces/{trace_id}")
         if document is None:
-            document = self._http.json(f"/api/traces/{trace_id}")
+            document = self._json(f"/api/traces/{trace_id}")
         if not isinstance(document, Mapping):
             return []
         if document.get("status") == "PARTIAL":
@@ -152,7 +162,7 @@ class TempoSource(_Server):
         if query.prefix_tokens is not None:
             wanted.append(f"span.{names.SIGNAL_PREFIX_TOKENS} = {query.prefix_tokens}")
         start, end = _window(query)
-        found = self._http.json(
+        found = self._json(
             "/api/search",
             q=f"{{ {' && '.join(wanted)} }}",
             limit=query.limit,
@@ -215,9 +225,7 @@ class PhoenixSource(_Server):
 
     def _pages(self, path: str, **params: Any) -> Iterator[Mapping[str, Any]]:
         cursor = None
-        while isinstance(
-            page := self._http.json(path, limit=_PAGE, cursor=cursor, **params), Mapping
-        ):
+        while isinstance(page := self._json(path, limit=_PAGE, cursor=cursor, **params), Mapping):
             yield page
             cursor = page.get("next_cursor")
             if not cursor:
@@ -260,14 +268,21 @@ def connect(base: str, headers: Mapping[str, str], timeout: float) -> Source:
     Raises:
         SourceError: none of those known, or no answer.
     """
-    http = Http(base, headers, timeout)
-    for path, knows, kind in _KNOWN:
-        response = http.get(path)
-        if response.status_code == 200 and knows(response):
-            return kind(http)
-    raise SourceError(
-        f"{http.base} answers, but is no Jaeger, Tempo or Phoenix that can be recognised"
+    http = Http(
+        base,
+        timeout=timeout,
+        wanted_credentials=_WANTED_CREDENTIALS,
+        headers={"accept": "application/json", **headers},
+        follow_redirects=True,
     )
+    try:
+        for path, matches, kind in _KNOWN:
+            response = http.get(path)
+            if response.status_code == 200 and matches(response):
+                return kind(http)
+    except ServerError as error:
+        raise SourceError(str(error)) from error
+    raise SourceError(f"{http.name} responds, but not like Jaeger, Tempo or Phoenix")
 
 
 def _data_list(response: httpx2.Response) -> bool:
