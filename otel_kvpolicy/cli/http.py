@@ -13,7 +13,17 @@ from .metrics_page import Page
 
 
 class ServerError(Exception):
-    """A server cannot be reached or gave an unusable answer. The text is one line for people."""
+    """A server cannot be reached or gave an unusable answer.
+
+    Args:
+        text: one line for people.
+        code: the kind of failure: ``unreachable``, ``timeout``, ``invalid_url``,
+            ``credentials_required`` or ``unusable_answer``.
+    """
+
+    def __init__(self, text: str, code: str = "unusable_answer") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class RefusedError(Exception):
@@ -147,18 +157,24 @@ class Http:
             return self._client.request(method, self._base + path, **options)
         except httpx2.TimeoutException:
             raise ServerError(
-                f"{self.name}{path} did not answer within {self._timeout:g} s (--timeout)"
+                f"{self.name}{path} did not answer within {self._timeout:g} s (--timeout)",
+                "timeout",
             ) from None
         except httpx2.InvalidURL as error:
-            raise ServerError(f"{self.name} is not a valid URL: {_reason(error)}") from None
+            raise ServerError(
+                f"{self.name} is not a valid URL: {_reason(error)}", "invalid_url"
+            ) from None
         except httpx2.HTTPError as error:
-            raise ServerError(f"cannot reach {self.name}: {_reason(error)}") from None
+            raise ServerError(
+                f"cannot reach {self.name}: {_reason(error)}", "unreachable"
+            ) from None
 
     def _check_credentials(self, response: httpx2.Response) -> None:
         if response.status_code in {401, 403}:
             raise ServerError(
                 f"{self.name} answers {response.status_code} and asks for "
-                f"{self._wanted_credentials}"
+                f"{self._wanted_credentials}",
+                "credentials_required",
             )
 
 

@@ -14,6 +14,7 @@ from ...policy.reasons import SHARED_PREFIX_LOST
 from ...settings import env_name
 from ...telemetry import names
 from ..spans.model import RecordedSpan, rejudged
+from ..spans.source import Note
 from .changes import Change, changes, learned_changes
 
 
@@ -71,7 +72,7 @@ class Reading(NamedTuple):
     measures: tuple[Measure, ...] = ()
     changes: tuple[Change, ...] = ()
     facts: tuple[Fact, ...] = ()
-    caveats: tuple[str, ...] = ()
+    caveats: tuple[Note, ...] = ()
 
 
 def read(span: RecordedSpan) -> Reading:
@@ -125,7 +126,10 @@ def _read_thresholds(span: RecordedSpan) -> Reading:
         return Reading(
             measures,
             caveats=(
-                f"These numbers alone would have said {said}: a rule of the user's own decided.",
+                Note(
+                    "other_rule",
+                    f"These numbers alone would give {said}: a custom rule decided.",
+                ),
             ),
         )
     if span.text(names.HINT_OUTCOME) == "caller":
@@ -142,7 +146,12 @@ def _read_adaptive(span: RecordedSpan) -> Reading:
         span.number(name)
         for name in (names.ADAPTIVE_REUSE, names.ADAPTIVE_DOUBT, names.ADAPTIVE_THETA)
     )
-    moves = ("What the rule has learned moves on: a call like this may be decided otherwise now.",)
+    moves = (
+        Note(
+            "adaptive_state",
+            "The adaptive rule keeps adjusting: it may decide a call like this differently now.",
+        ),
+    )
     if reuse is None or doubt is None or theta is None or span.text(names.HINT_OUTCOME) == "caller":
         return Reading(caveats=moves)
     if SHARED_PREFIX_LOST in span.texts(names.REASONS):
