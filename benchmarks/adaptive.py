@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from otel_kvpolicy import settings
-from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import reader_of
 
@@ -41,7 +41,7 @@ def run(*, rounds: int = 25) -> list[dict[str, Any]]:
                 wire = fresh()
                 settings.current()
                 text = read(wire)
-                rule.decide(text, None, chain_of(wire, rule.key, text))
+                rule.decide(text, None, boundaries_of(wire, rule.key, text))
 
             calls = max(5, CALLS // messages)
             samples = interleave(

@@ -11,7 +11,7 @@ from typing import Any
 
 from otel_kvpolicy import KVCacheDecision, settings
 from otel_kvpolicy.policy import signals
-from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.requests import chat, read_chat, tools
 
 from .decision import body
@@ -90,7 +90,7 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         ),
         (
             "learned rule: what was counted is not counted again",
-            lambda: chain_of(long, 7),
-            lambda: chain_of(long, 7, text),
+            lambda: boundaries_of(long, 7),
+            lambda: boundaries_of(long, 7, text),
         ),
     ]

@@ -41,10 +41,12 @@ class KVCacheLayeringPolicy:
         chars_per_token: float | None = None,
         **thresholds: int | None,
     ) -> None:
-        check(chars_per_token=chars_per_token, **thresholds)
-        given = {"enabled": enabled, "chars_per_token": chars_per_token, **thresholds}
-        self._explicit: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
+        check(thresholds, chars_per_token)
+        self._thresholds = {name: value for name, value in thresholds.items() if value is not None}
+        self._explicit = {
+            name: value
+            for name, value in {"enabled": enabled, "chars_per_token": chars_per_token}.items()
+            if value is not None
         }
         self._cached: tuple[settings.Settings, ThresholdsRule] | None = None
 
@@ -52,10 +54,15 @@ class KVCacheLayeringPolicy:
     def in_force(self) -> ThresholdsRule:
         """The rule with the explicit arguments and, for the others, the settings as they are now."""
         now = settings.current()
-        if not self._explicit:
+        if not self._explicit and not self._thresholds:
             return now.policy
         if self._cached is None or self._cached[0] is not now:
-            rule = ThresholdsRule(**{**now.policy_arguments, **self._explicit})
+            arguments: dict[str, Any] = {
+                "enabled": now.layering,
+                "chars_per_token": now.chars_per_token,
+                **self._explicit,
+            }
+            rule = ThresholdsRule({**now.thresholds, **self._thresholds}, **arguments)
             self._cached = now, rule
         return self._cached[1]
 

@@ -164,19 +164,17 @@ class Settings(_ThresholdSettings):
         """True if the adaptive rule is active or shadowing."""
         return self.shadow or self.rule == "adaptive"
 
-    @cached_property
-    def policy_arguments(self) -> dict[str, Any]:
-        """The arguments of the thresholds rule."""
-        return {
-            "enabled": self.layering,
-            "chars_per_token": self.chars_per_token,
-            **{name: getattr(self, name) for name in SETTINGS},
-        }
+    @property
+    def thresholds(self) -> dict[str, int | None]:
+        """The thresholds in force by settings field; None if one is off."""
+        return {name: getattr(self, name) for name in SETTINGS}
 
     @cached_property
     def policy(self) -> ThresholdsRule:
         """The thresholds rule with these settings."""
-        return ThresholdsRule(**self.policy_arguments)
+        return ThresholdsRule(
+            self.thresholds, enabled=self.layering, chars_per_token=self.chars_per_token
+        )
 
 
 def env_name(field: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes, server_attributes
 
-from otel_kvpolicy.policy.reasons import REASONS
+from otel_kvpolicy.policy import REASONS
 from otel_kvpolicy.settings import Settings, env_name
 from otel_kvpolicy.telemetry import names
 from tools.readme_tables import attribute_table, metric_table, settings_table

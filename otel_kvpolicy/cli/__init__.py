@@ -1,4 +1,4 @@
-"""The command line. Thin: each subcommand lives beside what it runs and is imported only when it is called."""
+"""The command line. Each subcommand is a package beside this file, imported only when called."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Final
 
 _COMMANDS: Final = {
     "dashboards": "Build, export and check the Grafana dashboards and Prometheus rules.",
-    "demo": "Run real conversations through an embedded vLLM and LMCache stand-in and compare with storing everything.",
-    "doctor": "Prove on a live vLLM and LMCache whether the hint is honoured.",
-    "explain": "Say why a call of a trace was or was not stored.",
+    "demo": "Run conversations against an embedded vLLM and LMCache stand-in and compare with "
+    "storing everything.",
+    "doctor": "Test on a live vLLM and LMCache whether the hint is honored.",
+    "explain": "Explain why a call's KV cache was or was not stored.",
     "replay": "Replay a trace against simulated cache tiers and compare rules.",
 }
-"""Each command is ``otel_kvpolicy.cli.<name>.command:command``."""
+"""Summary of each command; its code is ``otel_kvpolicy.cli.<name>.command:command``."""
 
 _EXTRAS: Final = ("demo", "replay")
-"""Commands with an extra of their own; for the others ``cli`` does."""
+"""Commands with an extra of the same name. All others need the ``cli`` extra."""
 
 try:
     import click
 except ModuleNotFoundError:
 
     def main() -> None:
-        """Tells what to install: the command line is an extra, since applications need only the instrumentation."""
+        """Exit and say what to install; applications need only the instrumentation."""
         sys.exit(
-            "otel-kvpolicy: the command line needs its extra: pip install 'otel-kvpolicy[cli]'"
+            "otel-kvpolicy: the command line is not installed; "
+            "run: pip install 'otel-kvpolicy[cli]'"
         )
 
 else:
 
-    class _Lazy(click.Group):
+    class _LazyGroup(click.Group):
         def list_commands(self, ctx: click.Context) -> list[str]:
             return sorted(_COMMANDS)
 
@@ -46,7 +48,8 @@ else:
                     raise
                 extra = cmd_name if cmd_name in _EXTRAS else "cli"
                 raise click.ClickException(
-                    f"{cmd_name} needs {missing.name}: pip install 'otel-kvpolicy[{extra}]'"
+                    f"{cmd_name} needs the package {missing.name}; "
+                    f"run: pip install 'otel-kvpolicy[{extra}]'"
                 ) from missing
             return command
 
@@ -54,10 +57,10 @@ else:
             with formatter.section("Commands"):
                 formatter.write_dl(sorted(_COMMANDS.items()))
 
-    @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
     @click.version_option(package_name="otel-kvpolicy")
     def main() -> None:
-        """Decides per chat call whether its KV cache is worth storing, and says why."""
+        """Inspect and test which calls store their KV cache, and why."""
 
 
 if __name__ == "__main__":

@@ -153,9 +153,7 @@ ATTRIBUTES: Final = (
         )
         for each in SETTINGS.values()
     ),
-    RuleAttribute(
-        CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force", always=True
-    ),
+    RuleAttribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force", always=True),
 )
 """What this rule records beside its decision."""
 
@@ -175,11 +173,11 @@ class ThresholdsRule:
     """Store a call if any signal reaches its threshold, or a reuse-heavy role tips it.
 
     Args:
+        thresholds: tokens or turns by settings field, such as ``{"min_prefix_tokens": 512}``.
+            Missing ones get their defaults; None turns a threshold off.
         enabled: False makes every decision inert.
         chars_per_token: characters that count as one token. No tokenizer runs on the caller's path,
             so token counts are estimates. A number below 1 counts as 1.
-        thresholds: tokens or turns by settings field, such as ``min_prefix_tokens=512``. Missing
-            ones get their defaults; None turns a threshold off.
 
     Raises:
         TypeError: there is no such threshold.
@@ -201,15 +199,19 @@ class ThresholdsRule:
 
     def __init__(
         self,
+        thresholds: Mapping[str, int | None] | None = None,
         *,
         enabled: bool = True,
         chars_per_token: float = DEFAULT_CHARS_PER_TOKEN,
-        **thresholds: int | None,
     ) -> None:
-        check(chars_per_token=chars_per_token, **thresholds)
+        thresholds = thresholds or {}
+        check(thresholds, chars_per_token)
         self.enabled = enabled
         self.chars_per_token = max(1.0, chars_per_token)
-        self.thresholds = {name: each.default for name, each in SETTINGS.items()} | thresholds
+        self.thresholds = {
+            **{name: each.default for name, each in SETTINGS.items()},
+            **thresholds,
+        }
         in_force = [
             (each, max(limit, each.minimum))
             for each in THRESHOLDS
@@ -311,7 +313,7 @@ class ThresholdsRule:
         return Verdict(decision, self.rule, f"{sentence}.", self._recorded)
 
 
-def check(*, chars_per_token: float | None = None, **thresholds: int | None) -> None:
+def check(thresholds: Mapping[str, Any], chars_per_token: float | None) -> None:
     """Raise an error if an argument of :class:`ThresholdsRule` makes no sense. None passes.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_kvpolicy.cli.demo.receiver import attributes
-from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 
@@ -58,7 +58,7 @@ def state_of_tasks_that_never_come_back(path: Path) -> None:
     shared = _text(120)
     for number in range(2000):
         body = {"model": "m", "messages": task(shared if number % 2 else _text(120))}
-        rule.decide(read_chat(body), None, chain_of(body, rule.key))
+        rule.decide(read_chat(body), None, boundaries_of(body, rule.key))
         now[0] += 1
     path.write_text(json.dumps(rule.export()))
 

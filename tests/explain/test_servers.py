@@ -60,11 +60,8 @@ def test_headers_are_sent_with_each_request(recorded: Recorded) -> None:
     with serving([answering("/{rest:path}", guard)]) as url:
         answer = ask("--from", url)
         assert answer.code == 1
-        asked = f"explain: {url} asks for authorization (401)"
-        assert (
-            answer.complaint
-            == f"{asked}: give --header, such as 'Authorization: Bearer …' or Tempo's 'X-Scope-OrgID: …'"
-        )
+        assert answer.complaint.startswith(f"explain: {url} answers 401 ")
+        assert "--header" in answer.complaint
         answer = ask(
             "--from", url, "--header", "authorization: Bearer key", "--header", "X-Scope-OrgID:a:b"
         )
@@ -125,13 +122,11 @@ def test_no_answer_is_one_line(asked: list[str]) -> None:
         assert answer.complaint.startswith(f"explain: cannot reach {url}: ")
     with silent() as url:
         answer = ask(*asked, "--from", url, "--timeout", "0.05")
-        assert (answer.code, answer.complaint) == (
-            1,
-            f"explain: {url} did not answer within 0.05 s (--timeout)",
-        )
+        assert answer.code == 1
+        assert "did not answer within 0.05 s (--timeout)" in answer.complaint
     answer = ask(*asked, "--from", "http://127.0.0.1:port")
     assert answer.code == 1
-    assert answer.complaint.startswith("explain: http://127.0.0.1:port is no URL: ")
+    assert answer.complaint.startswith("explain: http://127.0.0.1:port is not a valid URL: ")
 
 
 @pytest.mark.parametrize(
@@ -149,10 +144,7 @@ def test_another_server_is_one_line(answer: Callable[[Request], Response]) -> No
     with serving([answering("/{rest:path}", answer)]) as url:
         said = ask("feed", "--from", url)
         assert said.code == 1
-        assert (
-            said.complaint
-            == f"explain: {url} answers, but is no Jaeger, Tempo or Phoenix that can be recognised"
-        )
+        assert said.complaint == f"explain: {url} responds, but not like Jaeger, Tempo or Phoenix"
 
 
 FAULTS = {
@@ -194,7 +186,7 @@ def test_a_known_server_that_answers_nonsense_is_one_line(
         assert answer.code == 1
         wrong = (
             " answered 500",
-            " answered no JSON",
+            " did not answer with JSON",
             f"{kind} at {url} answered something that cannot be read as a trace: ",
         )
         assert any(words in answer.complaint for words in wrong)

@@ -29,7 +29,7 @@ with atheris.instrument_imports(include=READ):
     from otel_kvpolicy.hints.rejection import names_the_hint
     from otel_kvpolicy.hints.targets import Targets
     from otel_kvpolicy.policy import CallText, KVCacheLayeringPolicy
-    from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+    from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
     from otel_kvpolicy.requests import read_answer, read_chat, read_chunk, read_responses
     from otel_kvpolicy.requests.decide_arguments import parts_of
 
@@ -76,13 +76,13 @@ def _check_counts(text: CallText) -> None:
 
 
 def _check_chain(body: Mapping[Any, Any]) -> None:
-    chain = chain_of(body, 7)
+    chain = boundaries_of(body, 7)
     hashes = list(chain.backwards())
     chars = [chain.chars_before(-1 - at) for at in range(len(hashes))]
     assert len(hashes) <= 6
     assert chars == sorted(chars, reverse=True)
     assert chain.parent is None or 1 < -chain.parent <= len(hashes)
-    assert list(chain_of(body, 7).backwards()) == hashes
+    assert list(boundaries_of(body, 7).backwards()) == hashes
 
 
 class _Refused(Exception):

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 
@@ -36,7 +36,7 @@ def teach(rule: AdaptiveRule, clock: list[float]) -> None:
 
     def ask(messages: list[dict[str, Any]], label: str) -> None:
         body = {"model": "stand-in", "messages": messages}
-        rule.decide(read_chat(body), label, chain_of(body, rule.key))
+        rule.decide(read_chat(body), label, boundaries_of(body, rule.key))
         clock[0] += 1
 
     for _ in range(1000):

@@ -21,7 +21,7 @@ from otel_kvpolicy import configure, settings
 from otel_kvpolicy import persistence as learning
 from otel_kvpolicy.persistence import Learner
 from otel_kvpolicy.persistence.fleet import KEY, Fleet
-from otel_kvpolicy.policy.adaptive.boundaries import chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.reuse_table import MAX_CLASSES, CallClass
 from otel_kvpolicy.requests import read_chat
 from otel_kvpolicy.standin import StandIn
@@ -96,7 +96,7 @@ class Process:
     def skips(self) -> bool:
         body = {"model": "stand-in", "messages": question()}
         rule = self.learner.rule
-        return rule.decide(read_chat(body), "batch", chain_of(body, rule.key))[0].skip_save
+        return rule.decide(read_chat(body), "batch", boundaries_of(body, rule.key))[0].skip_save
 
 
 def test_what_one_process_learned_another_knows(store: Server) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_kvpolicy import KVCacheDecision
-from otel_kvpolicy.policy.adaptive.boundaries import GivenChain, chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import TraceBoundaries, boundaries_of
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveCall, AdaptiveRule
 from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import reader_of
@@ -40,7 +40,7 @@ class Client:
         body = {"model": "m", "messages": messages}
         read = reader_of("/chat/completions")
         assert read is not None
-        decision, call = self.rule.decide(read(body), role, chain_of(body, self.rule.key))
+        decision, call = self.rule.decide(read(body), role, boundaries_of(body, self.rule.key))
         if self.keeps is not None:
             self._answer(messages, decision, call)
         return decision, call
@@ -364,7 +364,7 @@ def test_threads_lose_no_call() -> None:
     def run(name: int) -> None:
         for number in range(each):
             body = {"messages": [said("user", f"{name}/{number}")]}
-            _, call = rule.decide(CallText(user_chars=5), None, chain_of(body, rule.key))
+            _, call = rule.decide(CallText(user_chars=5), None, boundaries_of(body, rule.key))
             rule.observe(call, 0, 5)
             rule.settle(call, stored=False)
 
@@ -391,7 +391,7 @@ def test_memory_is_bounded() -> None:
             ]
         }
         call = client.rule.decide(
-            CallText(user_chars=number * 10), f"role {number}", chain_of(body, client.rule.key)
+            CallText(user_chars=number * 10), f"role {number}", boundaries_of(body, client.rule.key)
         )[1]
         client.rule.observe(call, 0, 100)
         client.now += 0.1
@@ -470,7 +470,7 @@ def test_a_cache_that_keeps_whole_chunks_has_lost_nothing_where_a_prompt_ends_wi
         stored = 0
         for _ in range(6):
             body = {"model": "m", "messages": messages}
-            _, call = rule.decide(CallText(user_chars=4000), None, chain_of(body, rule.key))
+            _, call = rule.decide(CallText(user_chars=4000), None, boundaries_of(body, rule.key))
             survivals.add(call.why.survival)
             tokens = sum(len(message["content"]) for message in messages) // TOKENS
             rule.observe(call, stored, tokens)
@@ -487,11 +487,13 @@ def test_a_signal_handler_may_make_a_call_of_its_own_within_a_decision() -> None
 
     class Interrupted(int):
         def __hash__(self) -> int:
-            rule.decide(CallText(), "handler", GivenChain([1], [1]))
+            rule.decide(CallText(), "handler", TraceBoundaries([1], [1]))
             return 0
 
     thread = threading.Thread(
-        target=rule.decide, args=(CallText(), "", GivenChain([Interrupted()], [1])), daemon=True
+        target=rule.decide,
+        args=(CallText(), "", TraceBoundaries([Interrupted()], [1])),
+        daemon=True,
     )
     thread.start()
     thread.join(20)

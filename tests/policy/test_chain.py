@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.adaptive.boundaries import EMPTY_CHAIN, Chain, GivenChain
-from otel_kvpolicy.policy.adaptive.boundaries import chain_of as lazy_chain_of
+from otel_kvpolicy.policy.adaptive.boundaries import NO_BOUNDARIES, Chain, TraceBoundaries
+from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of as lazy_boundaries_of
 from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import read_chat, read_responses
 
@@ -53,23 +53,25 @@ TALK = [
 ]
 
 
-def spelled(chain: Chain) -> GivenChain:
+def spelled(chain: Chain) -> TraceBoundaries:
     """All boundaries of a chain, from the start on."""
     hashes = list(chain.backwards())[::-1]
-    return GivenChain(
+    return TraceBoundaries(
         hashes, [chain.chars_before(at) for at in range(-len(hashes), 0)], chain.parent
     )
 
 
-def chain_of(body: Mapping[str, Any], key: int, text: CallText | None = None) -> GivenChain:
-    return spelled(lazy_chain_of(body, key, text))
+def boundaries_of(
+    body: Mapping[str, Any], key: int, text: CallText | None = None
+) -> TraceBoundaries:
+    return spelled(lazy_boundaries_of(body, key, text))
 
 
-def chain(messages: Any, **more: Any) -> GivenChain:
-    return chain_of({"model": "m", "messages": messages, **more}, KEY)
+def chain(messages: Any, **more: Any) -> TraceBoundaries:
+    return boundaries_of({"model": "m", "messages": messages, **more}, KEY)
 
 
-def parent_of(chain: GivenChain) -> int:
+def parent_of(chain: TraceBoundaries) -> int:
     """The boundary at which the call before ended."""
     assert chain.parent is not None
     return chain.hashes[chain.parent]
@@ -104,12 +106,12 @@ def test_calls_that_share_a_system_prompt_share_its_boundary_alone() -> None:
 )
 def test_what_stands_before_tells_prompts_apart(changed: dict[str, Any]) -> None:
     plain = chain(TALK[:4])
-    other = chain_of({"model": "m", "messages": TALK[:4]} | changed, KEY)
+    other = boundaries_of({"model": "m", "messages": TALK[:4]} | changed, KEY)
     assert not set(plain.hashes) & set(other.hashes)
 
 
 def test_tool_calls_tell_prompts_apart() -> None:
-    def after(arguments: str) -> GivenChain:
+    def after(arguments: str) -> TraceBoundaries:
         call = {
             "id": arguments,
             "type": "function",
@@ -135,7 +137,7 @@ def test_tool_calls_given_as_a_generator_are_left_to_the_client() -> None:
 
 def test_another_key_gives_other_hashes() -> None:
     body = {"messages": TALK}
-    assert not set(chain_of(body, 1).hashes) & set(chain_of(body, 2).hashes)
+    assert not set(boundaries_of(body, 1).hashes) & set(boundaries_of(body, 2).hashes)
 
 
 def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
@@ -156,11 +158,14 @@ def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
 def test_responses_requests() -> None:
     call = {"type": "function_call", "call_id": "1", "name": "tide", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "1", "output": "7"}
-    first = chain_of({"input": "hi", "instructions": "rules"}, KEY)
+    first = boundaries_of({"input": "hi", "instructions": "rules"}, KEY)
     start, more = [said("user", "hi")], [said("user", "hi"), call, result]
-    second = chain_of({"input": more, "instructions": "rules"}, KEY)
+    second = boundaries_of({"input": more, "instructions": "rules"}, KEY)
     assert len(first.hashes) == 1
-    assert parent_of(second) == chain_of({"input": start, "instructions": "rules"}, KEY).hashes[-1]
+    assert (
+        parent_of(second)
+        == boundaries_of({"input": start, "instructions": "rules"}, KEY).hashes[-1]
+    )
 
 
 def test_a_picture_or_an_item_later_does_not_hide_the_plain_beginning() -> None:
@@ -211,7 +216,7 @@ def test_a_long_prompt_has_few_boundaries() -> None:
 def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
     found = chain(messages)
     if not messages:
-        assert found == spelled(EMPTY_CHAIN)
+        assert found == spelled(NO_BOUNDARIES)
         return
     assert len(found.hashes) == len(found.chars) <= 6
     assert list(found.chars) == sorted(found.chars)
@@ -235,7 +240,7 @@ def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
     )
 )
 def test_no_body_fails_it(body: dict[str, Any]) -> None:
-    found = chain_of(body, KEY)
+    found = boundaries_of(body, KEY)
     assert len(found.hashes) == len(found.chars) <= 6
 
 
@@ -258,17 +263,17 @@ def test_tools_and_instructions_stand_before_the_first_message() -> None:
     ]
     body = {"messages": TALK[:2], "tools": tools}
     text = read_chat(body)
-    assert chain_of(body, KEY, text).chars[-1] == text.tool_chars + sum(
+    assert boundaries_of(body, KEY, text).chars[-1] == text.tool_chars + sum(
         len(message["content"]) for message in TALK[:2]
     )
     asked = {"input": "hi", "instructions": "rules"}
-    assert chain_of(asked, KEY, read_responses(asked)).chars == [len("ruleshi")]
+    assert boundaries_of(asked, KEY, read_responses(asked)).chars == [len("ruleshi")]
 
 
 @given(MESSAGES)
 def test_what_was_counted_changes_no_boundary(messages: list[dict[str, Any]]) -> None:
     body = {"model": "m", "messages": messages}
-    counted, fresh = chain_of(body, KEY, read_chat(body)), chain_of(body, KEY)
+    counted, fresh = boundaries_of(body, KEY, read_chat(body)), boundaries_of(body, KEY)
     assert (counted.hashes, counted.parent) == (fresh.hashes, fresh.parent)
 
 
@@ -307,8 +312,8 @@ def test_a_prompt_that_the_server_holds_is_not_taken_for_what_the_body_says_of_i
     field: str,
 ) -> None:
     body = {"model": "m", "input": "and then?"}
-    assert len(chain_of(body, KEY).hashes) == 1
-    assert chain_of({**body, field: "resp_1"}, KEY) == spelled(EMPTY_CHAIN)
+    assert len(boundaries_of(body, KEY).hashes) == 1
+    assert boundaries_of({**body, field: "resp_1"}, KEY) == spelled(NO_BOUNDARIES)
 
 
 def test_each_salt_has_a_cache_of_its_own() -> None:

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor
 from otel_kvpolicy.hints.targets import Origin, RejectedOrigins
-from otel_kvpolicy.policy.reasons import REASONS
+from otel_kvpolicy.policy import REASONS
 from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS, Instruments

@@ -10,10 +10,10 @@ import click
 import httpx2
 from rich.console import Console
 
+from ..http import Http
 from .advice import advice
 from .environment import check_process
 from .examination import Examination, Wish, examine
-from .http import Http
 from .render import show
 
 _INTERRUPTED: Final = 130
@@ -108,13 +108,9 @@ def command(
     """
     wish = Wish(model, chunk_tokens, rounds, rounds, settle, refresh)
     with ExitStack() as stack:
-        vllm = stack.enter_context(
-            closing(Http(base_url.removesuffix("/v1"), api_key, timeout, key_hint=_KEY_HINT))
-        )
+        vllm = stack.enter_context(closing(_vllm(base_url, api_key, timeout)))
         lmcache = (
-            stack.enter_context(closing(Http(lmcache_url, None, timeout, key_hint=_NO_KEY_HINT)))
-            if lmcache_url
-            else None
+            stack.enter_context(closing(_lmcache(lmcache_url, timeout))) if lmcache_url else None
         )
         status = stack.enter_context(Console(stderr=True).status("looking at this process"))
         try:
@@ -123,6 +119,19 @@ def command(
             ctx.exit(_INTERRUPTED)
     _print(found, as_json=as_json)
     ctx.exit(found.exit_code)
+
+
+def _vllm(base_url: str, api_key: str | None, timeout: float) -> Http:
+    return Http(
+        base_url.removesuffix("/v1"),
+        timeout=timeout,
+        wanted_credentials=f"{'another' if api_key else 'an'} API key: {_KEY_HINT}",
+        headers={"authorization": f"Bearer {api_key}"} if api_key else None,
+    )
+
+
+def _lmcache(url: str, timeout: float) -> Http:
+    return Http(url, timeout=timeout, wanted_credentials=f"an API key: {_NO_KEY_HINT}")
 
 
 def _print(found: Examination, *, as_json: bool) -> None:

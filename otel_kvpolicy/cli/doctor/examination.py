@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ... import settings
+from ..http import Http, ServerError
 from ..metrics_page import Page
 from .environment import Check
 from .findings import Finding, Outcome, judge
-from .http import Http, ServerError
 from .probe import Bench, Plan, Size, measure
 from .server_facts import (
     LMCacheFacts,

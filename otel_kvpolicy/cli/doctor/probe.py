@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from ...hints.lmcache import FIELD, STATS_KEY, hint_params
+from ...hints.lmcache import FIELD, LMCACHE, STATS_KEY
 from ...requests import read_answer
+from ..http import Http, RefusedError, ServerError
 from ..metrics_page import Page
-from .http import Http, RefusedError, ServerError
 from .server_facts import Mode
 from .trial import ARMS, CONTROL, STORE, Trial
 
-_ASK: Final = hint_params(skip=True, stats=True)
+_ASK: Final = LMCACHE.params(skip=True, stats=True)
 _CHUNKS: Final = 3
 _MEASURED_WORDS: Final = 60
 _RESERVED_TOKENS: Final = 64

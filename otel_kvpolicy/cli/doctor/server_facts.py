@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ... import series
+from ..http import Http, ServerError
 from ..metrics_page import Page
-from .http import Http, ServerError
 
 Mode = Literal["mp", "in_process", "unknown"]
 
@@ -86,7 +86,7 @@ def read_vllm(http: Http, model: str | None) -> VLLMFacts:
     Raises:
         ServerError: it cannot be reached, or serves no such model.
     """
-    listed = http.get("/v1/models")
+    listed = http.try_json("/v1/models")
     models = [
         entry
         for entry in _mapping(listed).get("data") or ()
@@ -101,7 +101,7 @@ def read_vllm(http: Http, model: str | None) -> VLLMFacts:
         raise ServerError(
             f"{http.name} serves no model {model!r}; there are {', '.join(str(entry['id']) for entry in models)}"
         )
-    version = _mapping(http.get("/version")).get("version")
+    version = _mapping(http.try_json("/version")).get("version")
     return VLLMFacts(
         version if isinstance(version, str) else None,
         str(chosen["id"]),
@@ -116,8 +116,8 @@ def read_lmcache(http: Http) -> LMCacheFacts:
     Raises:
         ServerError: it cannot be reached, or is something else.
     """
-    status = _mapping(http.get("/status"))
-    version = http.get("/version")
+    status = _mapping(http.try_json("/status"))
+    version = http.try_json("/version")
     page = http.page()
     if "chunk_size" not in status and not (
         page and any(name.startswith("lmcache_mp") for name in page.totals)
@@ -133,7 +133,7 @@ def read_lmcache(http: Http) -> LMCacheFacts:
     return LMCacheFacts(
         version=version if isinstance(version, str) else _text(_mapping(version).get("version")),
         chunk_size=_int(status.get("chunk_size"))
-        or _int(_mapping(_mapping(http.get("/config")).get("mp")).get("chunk_size")),
+        or _int(_mapping(_mapping(http.try_json("/config")).get("mp")).get("chunk_size")),
         l1_bytes=_sum(tier.get("memory_total_bytes") for tier in tiers),
         l1_used_bytes=_sum(tier.get("memory_used_bytes") for tier in tiers),
         l2=tuple(str(adapter.get("type", "unknown")) for adapter in adapters),

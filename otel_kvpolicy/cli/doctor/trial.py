@@ -12,16 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...hints.lmcache import MAX_OFFLOAD_KEY, hint_params
+from ...hints.lmcache import LMCACHE, MAX_OFFLOAD_KEY
 from ...policy.decision import SKIP_SAVE_KEY
 
 STORE: Final = "store"
 CONTROL: Final = "control"
 ARMS: Final[dict[str, dict[str, Any]]] = {
-    STORE: hint_params(skip=False),
+    STORE: LMCACHE.params(skip=False),
     "skip_save": {SKIP_SAVE_KEY: True},
     "max_offload_tokens": {MAX_OFFLOAD_KEY: 0},
-    "both": hint_params(skip=True),
+    "both": LMCACHE.params(skip=True),
 }
 """Name -> ``kv_transfer_params`` of the first sending."""
 

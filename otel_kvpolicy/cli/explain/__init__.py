@@ -1,4 +1,4 @@
-"""Reads a decision back from a trace, the decision log or a request, and says why in words. Needs the extra ``[cli]``."""
+"""Explains a recorded decision, or the decision a request would get. Needs the ``[cli]`` extra."""
 
 from ..spans.model import RecordedSpan
 from .explanation import Explanation, explain

@@ -48,7 +48,9 @@ def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
         name, equals, value = assignment.partition("=")
         if not equals or name not in fields:
             known = ", ".join(sorted(fields))
-            raise ValueError(f"{assignment!r} does not assign a setting; use NAME=VALUE with {known}")
+            raise ValueError(
+                f"{assignment!r} does not assign a setting; use NAME=VALUE with {known}"
+            )
         given[fields[name]] = value
     now = settings.current()
     try:
@@ -80,7 +82,7 @@ def dry_run(
     body: Any,
     now: settings.Settings,
     role: str | None,
-    destination: Destination = UNKNOWN_DESTINATION,
+    destination: Destination | None = None,
 ) -> DryRun:
     """Decide a request body as it would be decided if it were sent.
 
@@ -103,7 +105,7 @@ def dry_run(
         CallContext(role=role),
         settings=now,
         adaptive=_adaptive_rule(now) if now.uses_adaptive else None,
-        destination=destination,
+        destination=destination or UNKNOWN_DESTINATION,
     )
     if decided.fault is not None:
         raise ValueError(f"the hint cannot be added to this request: {decided.fault!r}")

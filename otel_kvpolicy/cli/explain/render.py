@@ -1,8 +1,8 @@
-"""Explanations for a terminal: a table of calls, and the account of each."""
+"""Prints explanations to a terminal: a table of calls and the details of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Final, Literal, NamedTuple
 
@@ -11,33 +11,34 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ...policy import ThresholdsRule
 from ...telemetry import names
 from ..spans.model import RecordedSpan
-from .explanation import Explanation
+from .explanation import NO_DECISION, Explanation
 from .rules import Fact
 
-_STYLE: Final = {names.STORE: "bold green", names.SKIP: "bold yellow", "none": "bold"}
-_WORD: Final = {names.STORE: "STORED", names.SKIP: "SKIPPED", "none": "NOT DECIDED"}
+_STYLE: Final = {names.STORE: "bold green", names.SKIP: "bold yellow", NO_DECISION: "bold"}
+_WORD: Final = {names.STORE: "STORED", names.SKIP: "SKIPPED", NO_DECISION: "NOT DECIDED"}
 _WIDE: Final = 110
 
 
 def show_table(console: Console, spans: Iterable[RecordedSpan], *, by_trace: bool) -> None:
-    """Lists calls, one a line.
+    """Print a table with one call on each line.
 
     Args:
-        console: where to.
-        spans: decided calls, in the order to show them.
-        by_trace: whether they are of different traces, whose ids are then shown.
+        console: where to print.
+        spans: decided calls, in the order to print them.
+        by_trace: whether to show trace ids instead of span ids.
     """
-    wide = console.width >= _WIDE
-    wanted = {
+    is_wide = console.width >= _WIDE
+    visible = {
         "trace": by_trace,
         "span": not by_trace,
-        "reason": wide or not by_trace,
-        "service": wide,
-        "model": wide or by_trace,
+        "reason": is_wide or not by_trace,
+        "service": is_wide,
+        "model": is_wide or by_trace,
     }
-    columns = [column for column in _COLUMNS if wanted.get(column.title, True)]
+    columns = [column for column in _COLUMNS if visible.get(column.title, True)]
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(
@@ -62,7 +63,7 @@ class _Column(NamedTuple):
 
 
 _COLUMNS: Final = (
-    _Column("began", 8, "left", lambda span: _when(span.when)),
+    _Column("started", 8, "left", lambda span: _when(span.when)),
     _Column("verdict", 7, "left", lambda span: names.SKIP if span.skipped else names.STORE),
     _Column("total", 6, "right", lambda span: _number(span.count(names.SIGNAL_TOTAL_TOKENS))),
     _Column(
@@ -77,13 +78,13 @@ _COLUMNS: Final = (
 
 
 def show(console: Console, explanation: Explanation) -> None:
-    """Prints the account of one call."""
+    """Print the details of one call."""
     span = explanation.span
     console.print(
         Text.assemble((_WORD[explanation.verdict], _STYLE[explanation.verdict]), "  ", span.name)
     )
     console.print(Text(explanation.headline))
-    _grid(console, _facts(explanation))
+    _grid(console, _summary(explanation))
     reading = explanation.reading
     if reading.measures:
         _grid(
@@ -97,67 +98,76 @@ def show(console: Console, explanation: Explanation) -> None:
     if reading.facts:
         _grid(
             console,
-            [(fact.name.removeprefix("kvpolicy."), _told(fact)) for fact in reading.facts],
+            [(fact.name.removeprefix("kvpolicy."), _fact_text(fact)) for fact in reading.facts],
             "also recorded",
         )
     _list(console, *_changes(explanation))
-    _list(console, "afterwards", explanation.afterwards)
-    _list(console, "bear in mind", explanation.caveats)
+    _list(console, "afterwards", [note.text for note in explanation.afterwards])
+    _list(console, "caveats", [note.text for note in explanation.caveats])
 
 
-def _facts(explanation: Explanation) -> list[tuple[str, str]]:
+def _summary(explanation: Explanation) -> list[tuple[str, str]]:
     span = explanation.span
     rows = []
     if span.trace_id.strip("0"):
         rows.append(("trace", f"{span.trace_id}, span {span.span_id}"))
-    address = span.text(names.SERVER_ADDRESS)
-    port = span.count(names.SERVER_PORT)
-    known = (
+    if call := _call(span):
+        rows.append(("call", call))
+    rows.append(("rule", _rule(explanation)))
+    if span.signals:
+        rows.append(("prompt", _prompt(span.signals)))
+    return rows
+
+
+def _call(span: RecordedSpan) -> str:
+    model, agent = span.text(names.REQUEST_MODEL), span.text(names.AGENT_NAME)
+    address, port = span.text(names.SERVER_ADDRESS), span.count(names.SERVER_PORT)
+    parts = (
         f"{span.when:%Y-%m-%d %H:%M:%S} UTC" if span.when else None,
         f"{span.seconds:.3g} s" if span.seconds is not None else None,
         f"service {span.service}" if span.service else None,
-        f"model {span.text(names.REQUEST_MODEL)}" if span.text(names.REQUEST_MODEL) else None,
-        f"agent {span.text(names.AGENT_NAME)}" if span.text(names.AGENT_NAME) else None,
+        f"model {model}" if model else None,
+        f"agent {agent}" if agent else None,
         f"server {address}" + (f":{port}" if port else "") if address else None,
     )
-    if call := ", ".join(part for part in known if part):
-        rows.append(("call", call))
-    score = span.number(names.SCORE)
-    rule = f"{explanation.rule}, {explanation.mode} mode" + (
-        f", score {score:g}" if score is not None else ""
-    )
-    rows.append(("rule", f"{rule}: {', '.join(explanation.reasons) or 'no reason recorded'}"))
-    if counted := span.signals:
-        parts = {
-            "prefix": "prefix_tokens",
-            "history": "history_tokens",
-            "retrieved": "rag_tokens",
-            "user": "user_tokens",
-        }
-        made = ", ".join(
-            f"{word} {counted[name]}" for word, name in parts.items() if counted.get(name)
-        )
-        tools = (
-            f" ({counted['tool_tokens']} of the prefix are tools)"
-            if counted.get("tool_tokens")
-            else ""
-        )
-        rows.append(("prompt", f"{made} tokens{tools}" if made else "less than a token of text"))
-    return rows
+    return ", ".join(part for part in parts if part)
+
+
+def _rule(explanation: Explanation) -> str:
+    score = explanation.span.number(names.SCORE)
+    shown_score = f", score {score:g}" if score is not None else ""
+    reasons = ", ".join(explanation.reasons) or "no reason recorded"
+    return f"{explanation.rule}, {explanation.mode} mode{shown_score}: {reasons}"
+
+
+_PROMPT_PARTS: Final = {
+    "prefix": "prefix_tokens",
+    "history": "history_tokens",
+    "retrieved": "rag_tokens",
+    "user": "user_tokens",
+}
+
+
+def _prompt(signals: Mapping[str, int]) -> str:
+    parts = [f"{word} {signals[name]}" for word, name in _PROMPT_PARTS.items() if signals.get(name)]
+    if not parts:
+        return "less than a token of text"
+    tools = signals.get("tool_tokens")
+    return f"{', '.join(parts)} tokens" + (f" ({tools} of the prefix are tools)" if tools else "")
 
 
 def _changes(explanation: Explanation) -> tuple[str, list[str]]:
     changes = explanation.reading.changes
     other = "skipped" if explanation.span.flag(names.CACHE_WORTHY) else "stored"
     if changes:
-        return f"it would have been {other} with any one of", [change.text for change in changes]
+        return f"any one of these would have {other} it", [change.text for change in changes]
     if (
-        explanation.rule == "thresholds"
+        explanation.rule == ThresholdsRule.rule
         and explanation.verdict == names.STORE
         and explanation.span.text(names.HINT_OUTCOME) != "caller"
     ):
-        return f"it would have been {other} with", [
-            "no single change: more than one signal holds it"
+        return f"what would have {other} it", [
+            "no single change: more than one signal reaches its threshold"
         ]
     return "", []
 
@@ -193,7 +203,7 @@ def _when(when: datetime | None) -> str:
     return when.strftime("%H:%M:%S" if today else "%b %d")
 
 
-def _told(fact: Fact) -> str:
+def _fact_text(fact: Fact) -> str:
     value = f"{fact.value:.4g}" if isinstance(fact.value, float) else str(fact.value)
     return f"{value} ({fact.meaning})" if fact.meaning else value
 

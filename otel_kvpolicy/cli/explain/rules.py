@@ -15,6 +15,7 @@ from ...policy.thresholds import CHARS_PER_TOKEN
 from ...settings import env_name
 from ...telemetry import names
 from ..spans.model import RecordedSpan, rejudged
+from ..spans.source import Note
 from .changes import Change, adaptive_changes, changes
 
 
@@ -63,18 +64,6 @@ class Fact(NamedTuple):
     meaning: str
 
 
-class Caveat(NamedTuple):
-    """Something to keep in mind about a decision.
-
-    Attributes:
-        code: stable code for scripts.
-        text: the caveat in a sentence or two.
-    """
-
-    code: str
-    text: str
-
-
 class Reading(NamedTuple):
     """What a rule says about a span.
 
@@ -88,7 +77,7 @@ class Reading(NamedTuple):
     measures: tuple[Measure, ...] = ()
     changes: tuple[Change, ...] = ()
     facts: tuple[Fact, ...] = ()
-    caveats: tuple[Caveat, ...] = ()
+    caveats: tuple[Note, ...] = ()
 
 
 def read(span: RecordedSpan) -> Reading:
@@ -121,7 +110,7 @@ def _read_thresholds(span: RecordedSpan) -> Reading:
     if again.cache_worthy != span.flag(names.CACHE_WORTHY):
         choice = names.STORE if again.cache_worthy else names.SKIP
         text = f"These numbers alone would give {choice}: a custom rule decided."
-        return Reading(measures, caveats=(Caveat("custom_rule", text),))
+        return Reading(measures, caveats=(Note("other_rule", text),))
     if span.text(names.HINT_OUTCOME) == "caller":
         return Reading(measures)  # the caller's choice stands, whatever the signals are
     return Reading(measures, tuple(changes(span.signals, thresholds, span.role)))
@@ -135,14 +124,13 @@ def _read_adaptive(span: RecordedSpan) -> Reading:
     reuse, doubt, theta = (
         span.number(names.NAMESPACE + name) for name in (why.REUSE, why.DOUBT, why.THETA)
     )
-    caveat = Caveat(
-        "rule_adapts",
+    caveat = Note(
+        "adaptive_state",
         "The adaptive rule keeps learning: a call like this may be decided differently now.",
     )
-    decided_by_class = (
-        span.text(names.HINT_OUTCOME) != "caller"
-        and why.SHARED_PREFIX_LOST not in span.texts(names.REASONS)
-    )
+    decided_by_class = span.text(
+        names.HINT_OUTCOME
+    ) != "caller" and why.SHARED_PREFIX_LOST not in span.texts(names.REASONS)
     if reuse is None or doubt is None or theta is None or not decided_by_class:
         return Reading(caveats=(caveat,))
     stored = bool(span.flag(names.CACHE_WORTHY))

@@ -1,6 +1,7 @@
-"""Files of OTLP JSON lines, the decision log, and saved answers of trace servers.
+"""Reads spans from files: OTLP JSON lines, the decision log, and saved answers of trace servers.
 
-A line that is no JSON is passed over and told of: the last line of a file that is being written may be torn.
+A line that is not JSON is skipped and noted: the last line of a file that is still being written
+may be incomplete.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
+from ...telemetry import names
+from ...telemetry.decision_log import BACKUPS
 from . import jaeger, otlp
 from .model import SERVICE_NAME, RecordedSpan, nanoseconds, normal_span_id, normal_trace_id
-from .source import Neighbours, Query, SourceError
-
-_MARK: Final = "kvpolicy.decision"
-_ROTATED: Final = 3
+from .source import Note, OtherCalls, Query, SourceError
 
 
 class FileSource:
-    """A file, a directory of files, or ``-`` for standard input.
+    """A file, a directory of files, or standard input.
 
     Args:
-        path: where; a decision log's rotated files beside it are read too, and ``.gz`` is unpacked.
+        path: the file or directory, or ``-`` for standard input. The rotated files of a decision
+            log are read too, and ``.gz`` files are decompressed.
 
     Raises:
         SourceError: there is no such file.
@@ -33,62 +34,73 @@ class FileSource:
 
     def __init__(self, path: str) -> None:
         self.name = "standard input" if path == "-" else path
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self._paths = _paths(path)
         self._decided: list[RecordedSpan] | None = None
 
     def trace(self, trace_id: str) -> list[RecordedSpan]:
-        """All spans of a trace. The whole file's decided calls are kept for :meth:`neighbours`."""
+        """Return all spans of a trace. Keeps every decided call for :meth:`other_calls`."""
         return [span for span in self._read(trace_id) if span.trace_id == trace_id]
 
     def recent(self, query: Query) -> list[RecordedSpan]:
-        """The file's youngest decided calls."""
-        self._read(None)
-        return query.youngest(self._decided or [])
+        """Return the newest calls that match ``query``, newest first."""
+        return query.newest(self._decided_calls())
 
     def with_span_id(self, span_id: str) -> list[RecordedSpan]:
-        """Decided calls whose own id is ``span_id``."""
-        self._read(None)
-        return [span for span in self._decided or [] if span.span_id == span_id]
+        """Return the decided calls with this span id."""
+        return [span for span in self._decided_calls() if span.span_id == span_id]
 
-    def neighbours(self, span: RecordedSpan) -> Neighbours:
-        """The file's other decided calls."""
-        return Neighbours(
-            [other for other in self._decided or [] if other.span_id != span.span_id],
-            "in this source",
-        )
+    def other_calls(self, span: RecordedSpan) -> OtherCalls:
+        """Return all other decided calls of the source."""
+        others = [other for other in self._decided_calls() if other.span_id != span.span_id]
+        return OtherCalls(others, "in this source")
+
+    def _decided_calls(self) -> list[RecordedSpan]:
+        if self._decided is None:
+            self._read(None)
+        return self._decided or []
 
     def _read(self, trace_id: str | None) -> list[RecordedSpan]:
-        """Reads the spans that matter: decided ones, and those of one trace."""
-        if self._decided is not None and trace_id is None:
-            return self._decided
+        """Read all decided calls and, if a trace is named, all of its spans."""
         spans = list(chain.from_iterable(self._spans_in(path, trace_id) for path in self._paths))
         self._decided = [span for span in spans if span.decided]
         return spans
 
     def _spans_in(self, path: Path | None, trace_id: str | None) -> Iterator[RecordedSpan]:
-        documents = _Documents(
-            path, None if trace_id is None else (_MARK, trace_id, _short(trace_id))
+        wanted = (
+            None
+            if trace_id is None
+            else (names.DECISION, trace_id, _without_leading_zeros(trace_id))
         )
+        documents = _Documents(path, wanted)
         try:
             for document in documents:
                 yield from _spans_of(document)
         except ValueError as error:
-            raise SourceError(f"{self.name}, line {documents.line}: {error}") from None
+            raise SourceError(
+                "unknown_format", f"{self.name}, line {documents.line}: {error}"
+            ) from None
         if documents.unreadable:
-            first = documents.unreadable[0]
-            if not documents.read:
-                raise SourceError(f"{self.name} holds no JSON lines: line {first} cannot be read")
-            many = (
-                f"{len(documents.unreadable)} lines" if len(documents.unreadable) > 1 else "a line"
+            self._note_unreadable(path, documents)
+
+    def _note_unreadable(self, path: Path | None, documents: _Documents) -> None:
+        first, count = documents.unreadable[0], len(documents.unreadable)
+        if not documents.read:
+            raise SourceError(
+                "not_json", f"{self.name} has no JSON lines: line {first} cannot be parsed"
             )
-            self.notes.append(
-                f"passed over {many} of {path or self.name} that is no JSON (line {first})"
+        lines = f"{count} lines" if count > 1 else "1 line"
+        self.notes.append(
+            Note(
+                "unreadable_lines",
+                f"skipped {lines} of {path or self.name}: not JSON (line {first})",
+                {"lines": count, "first": first},
             )
+        )
 
 
-def _short(trace_id: str) -> str:
-    """Trace ids may be written without leading zeros."""
+def _without_leading_zeros(trace_id: str) -> str:
+    """Return how some sources write the trace id."""
     return trace_id.lstrip("0") or "0"
 
 
@@ -97,23 +109,36 @@ def _paths(text: str) -> list[Path | None]:
         return [None]
     path = Path(text)
     if path.is_dir():
-        found = sorted(one for one in path.iterdir() if one.is_file() and ".json" in one.name)
-        if not found:
-            raise SourceError(f"{text} is a directory without a .json or .jsonl file")
-        return [*found]
-    rotated = [Path(f"{path}.{number}") for number in range(_ROTATED, 0, -1)]
-    existing = [one for one in (*rotated, path) if one.is_file()]
+        files = sorted(file for file in path.iterdir() if file.is_file() and ".json" in file.name)
+        if not files:
+            raise SourceError(
+                "no_files", f"directory {text} has no .json or .jsonl file; name another one"
+            )
+        return [*files]
+    rotated = [Path(f"{path}.{number}") for number in range(BACKUPS, 0, -1)]
+    existing = [file for file in (*rotated, path) if file.is_file()]
     if not existing and not path.exists():
-        raise SourceError(f"there is no file {text}")
+        raise SourceError("no_such_file", f"no such file: {text}")
     return [*existing] or [path]
 
 
 class _Documents:
-    """The JSON documents of a file: one a line, or one that fills it."""
+    """The JSON documents of a file: one per line, or a single one that fills the file.
 
-    def __init__(self, path: Path | None, marks: tuple[str, ...] | None) -> None:
+    Args:
+        path: the file; None for standard input.
+        wanted: lower-case strings. A line with none of them is skipped unparsed, so that looking
+            for one trace in a large file is fast; None to parse every line.
+
+    Attributes:
+        line: number of the line read last.
+        read: how many lines were read.
+        unreadable: numbers of the lines that are not JSON.
+    """
+
+    def __init__(self, path: Path | None, wanted: tuple[str, ...] | None) -> None:
         self._path = path
-        self._marks = marks
+        self._wanted = wanted
         self.line = 0
         self.read = 0
         self.unreadable: list[int] = []
@@ -123,9 +148,8 @@ class _Documents:
             with _open(self._path) as file:
                 yield from self._documents(file)
         except (OSError, EOFError) as error:
-            raise SourceError(
-                f"cannot read {self._path}: {getattr(error, 'strerror', None) or error}"
-            ) from error
+            reason = getattr(error, "strerror", None) or error
+            raise SourceError("unreadable", f"cannot read {self._path}: {reason}") from error
 
     def _documents(self, file: IO[str]) -> Iterator[Any]:
         for text in file:
@@ -133,15 +157,12 @@ class _Documents:
             if not text.strip():
                 continue
             try:
-                document = None if self._passed(text) else json.loads(text)
+                document = None if self._is_irrelevant(text) else json.loads(text)
             except (ValueError, RecursionError):
-                if (
-                    not self.read
-                    and not self.unreadable
-                    and (whole := _whole(text, file)) is not None
-                ):
+                is_first = not self.read and not self.unreadable
+                if is_first and (document := _single_document(text, file)) is not None:
                     self.read = 1
-                    yield whole
+                    yield document
                     return
                 self.unreadable.append(self.line)
                 continue
@@ -149,21 +170,21 @@ class _Documents:
             if document is not None:
                 yield document
 
-    def _passed(self, text: str) -> bool:
-        """Whether a line cannot matter, so that large files are not parsed for nothing. A torn line is parsed, to be told of."""
-        if self._marks is None or not text.rstrip().endswith("}"):
+    def _is_irrelevant(self, text: str) -> bool:
+        """Return whether to skip a line. An incomplete line is kept, so that it is noted."""
+        if self._wanted is None or not text.rstrip().endswith("}"):
             return False
         lower = text.lower()
-        return not any(mark in lower for mark in self._marks) and '"batches"' not in lower
+        # In "batches" ids are base64, so that a hex id cannot be searched for.
+        return not any(part in lower for part in self._wanted) and '"batches"' not in lower
 
 
-def _whole(first: str, rest: IO[str]) -> Any:
-    """The document that fills the file, printed over several lines."""
+def _single_document(first: str, rest: IO[str]) -> Any:
+    """Return the document that is printed over all lines of a file, or None."""
     if not first.lstrip().startswith(("{", "[")):
         return None
-    remaining = rest.read()
     try:
-        return json.loads(first + remaining)
+        return json.loads(first + rest.read())
     except (ValueError, RecursionError):
         return None
 
@@ -178,30 +199,29 @@ def _open(path: Path | None) -> IO[str]:
 
 def _spans_of(document: Any) -> list[RecordedSpan]:
     if isinstance(document, list):
-        return [span for one in document for span in _spans_of(one)]
+        return [span for item in document for span in _spans_of(item)]
     if otlp.is_otlp(document):
         return otlp.spans_of(document)
     if jaeger.is_jaeger(document):
         return jaeger.spans_of(document)
     if isinstance(document, Mapping) and isinstance(document.get("attributes"), Mapping):
-        return [_of_log(document)]
+        return [_span_of_log_entry(document)]
     return []
 
 
-def _of_log(entry: Mapping[str, Any]) -> RecordedSpan:
-    """An entry of the decision log."""
+def _span_of_log_entry(entry: Mapping[str, Any]) -> RecordedSpan:
     service = entry.get("service") or entry.get(SERVICE_NAME)
     return RecordedSpan(
         trace_id=normal_trace_id(str(entry.get("trace_id") or "0")),
         span_id=normal_span_id(str(entry.get("span_id") or "0")),
         name=str(entry.get("name") or "chat"),
         service=service if isinstance(service, str) else None,
-        started=_moment(entry.get("timestamp")),
+        started=_nanoseconds_or_none(entry.get("timestamp")),
         attributes=entry["attributes"],
     )
 
 
-def _moment(timestamp: Any) -> int | None:
+def _nanoseconds_or_none(timestamp: Any) -> int | None:
     try:
         return nanoseconds(str(timestamp))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jaeger's JSON of a trace -> spans. It knows no arrays: they come as JSON text."""
+"""Reads Jaeger's JSON, in which array attributes are JSON text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .model import RecordedSpan, normal_span_id, normal_trace_id
 
 
 def is_jaeger(document: Any) -> bool:
-    """Whether ``document`` is an answer of ``/api/traces`` or what Jaeger's page saves."""
+    """Return whether ``document`` is a response of ``/api/traces`` or saved from Jaeger's UI."""
     data = document.get("data") if isinstance(document, Mapping) else None
     return isinstance(data, list) and all(
         isinstance(trace, Mapping) and isinstance(trace.get("spans"), list) for trace in data
@@ -17,10 +17,10 @@ def is_jaeger(document: Any) -> bool:
 
 
 def spans_of(document: Mapping[str, Any]) -> list[RecordedSpan]:
-    """The spans of all traces in ``document``.
+    """Return the spans of all traces in ``document``.
 
     Raises:
-        ValueError: it is not shaped like Jaeger's answer.
+        ValueError: the document does not have Jaeger's structure.
     """
     try:
         return [
@@ -29,9 +29,7 @@ def spans_of(document: Mapping[str, Any]) -> list[RecordedSpan]:
             for span in trace["spans"]
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"not shaped like Jaeger's JSON: {type(error).__name__} {error}"
-        ) from error
+        raise ValueError(f"not valid Jaeger JSON: {type(error).__name__} {error}") from error
 
 
 def _span(span: Mapping[str, Any], processes: Mapping[str, Any]) -> RecordedSpan:

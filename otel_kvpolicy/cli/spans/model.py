@@ -1,4 +1,4 @@
-"""A span as a trace source gives it back, and the decision that stands on it."""
+"""A span as read from any source, and the decision recorded on it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _TOO_LARGE: Final = 1 << 63
 
 
 def normal_trace_id(text: str) -> str:
-    """32 lower-case hex digits: sources differ in case and in leading zeros."""
+    """Return a trace id as 32 lower-case hex digits; sources differ in case and leading zeros."""
     return text.strip().lower().removeprefix("0x").replace("-", "").zfill(32)
 
 
 def normal_span_id(text: str) -> str:
-    """16 lower-case hex digits."""
+    """Return a span id as 16 lower-case hex digits."""
     return text.strip().lower().removeprefix("0x").zfill(16)
 
 
 def nanoseconds(timestamp: str) -> int:
-    """Unix time of an ISO 8601 timestamp.
+    """Return an ISO 8601 timestamp as Unix time in nanoseconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a timestamp or out of range.
     """
     try:
         moment = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))  # Python 3.10 takes no Z
@@ -45,17 +45,17 @@ def nanoseconds(timestamp: str) -> int:
 
 @dataclass(frozen=True)
 class RecordedSpan:
-    """A span.
+    """A span read from a source.
 
     Attributes:
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
-        name: its name.
-        service: ``service.name`` of its resource, where known.
-        started: Unix time in nanoseconds, where known.
-        seconds: how long it took, where known.
-        attributes: its attributes; arrays are lists.
-        known_role: the caller's role, where it is known from elsewhere.
+        name: name of the span.
+        service: ``service.name`` of the resource, if known.
+        started: start as Unix time in nanoseconds, if known.
+        seconds: duration in seconds, if known.
+        attributes: attributes by name; arrays are lists, or JSON text from Jaeger.
+        known_role: the caller's role, if known from elsewhere than the attributes.
     """
 
     trace_id: str
@@ -69,17 +69,17 @@ class RecordedSpan:
 
     @property
     def decided(self) -> bool:
-        """Whether a decision stands on it."""
+        """Whether the span carries a decision."""
         return self.text(names.DECISION) in {names.STORE, names.SKIP}
 
     @property
     def skipped(self) -> bool:
-        """Whether the call's KV was not to be stored."""
+        """Whether the decision was not to store the call's KV cache."""
         return self.text(names.DECISION) == names.SKIP
 
     @property
     def when(self) -> datetime | None:
-        """When it began, in UTC."""
+        """The start in UTC, if known."""
         return (
             None
             if self.started is None
@@ -87,32 +87,35 @@ class RecordedSpan:
         )
 
     def text(self, name: str) -> str | None:
-        """A string attribute."""
+        """Return a string attribute, or None if it is missing or of another type."""
         value = self.attributes.get(name)
         return value if isinstance(value, str) else None
 
     def count(self, name: str) -> int | None:
-        """An integer attribute; some stores give numbers back as text."""
+        """Return a numeric attribute as an integer, or None; see :meth:`number`."""
         number = self.number(name)
         return None if number is None else int(number)
 
     def number(self, name: str) -> float | None:
-        """A number attribute that fits into 64 bits; some stores give numbers back as text."""
+        """Return a numeric attribute that fits into 64 bits, or None.
+
+        Some stores return numbers as text, which is converted.
+        """
         value = self.attributes.get(name)
         if isinstance(value, str):
             try:
                 value = float(value)
             except ValueError:
                 return None
-        known = (
+        usable = (
             isinstance(value, (int, float))
             and not isinstance(value, bool)
             and abs(value) < _TOO_LARGE
         )
-        return value if known else None
+        return value if usable else None
 
     def flag(self, name: str) -> bool | None:
-        """A boolean attribute."""
+        """Return a boolean attribute, also if stored as text, or None."""
         value = self.attributes.get(name)
         return (
             value
@@ -121,7 +124,7 @@ class RecordedSpan:
         )
 
     def texts(self, name: str) -> list[str]:
-        """A string array; Jaeger gives it back as JSON text."""
+        """Return a string array attribute, also if stored as JSON text, as Jaeger does."""
         value = self.attributes.get(name)
         if isinstance(value, str):
             try:
@@ -132,9 +135,9 @@ class RecordedSpan:
 
     @property
     def signals(self) -> dict[str, int]:
-        """What was counted, by the names that a decision uses."""
-        found = {name: self.count(names.SIGNALS + name) for name in SIGNALS}
-        return {name: value for name, value in found.items() if value is not None}
+        """The recorded signals, by their names in :class:`KVCacheDecision`."""
+        counts = {name: self.count(names.SIGNALS + name) for name in SIGNALS}
+        return {name: value for name, value in counts.items() if value is not None}
 
     @property
     def thresholds(self) -> dict[str, int] | None:
@@ -150,13 +153,20 @@ class RecordedSpan:
 
     @property
     def role(self) -> str | None:
-        """The caller's role; a span names it in its explanation only, and only where it tipped the call."""
-        found = _ROLE.search(self.text(names.EXPLANATION) or "")
-        return self.known_role or (found[1] if found else None)
+        """The caller's role, if known.
+
+        A span names the role only in its explanation, and only if the role made the difference.
+        """
+        match = _ROLE.search(self.text(names.EXPLANATION) or "")
+        return self.known_role or (match[1] if match else None)
 
     @property
     def decision(self) -> KVCacheDecision:
-        """The rule's decision. The numbers of its reasons, which the span does not carry, are worked out anew where the rule allows it."""
+        """The rule's decision.
+
+        The span carries reason codes without numbers. The numbers are recomputed from the other
+        attributes if the recorded rule permits it.
+        """
         codes = self.texts(names.REASONS)
         enabled = codes != [POLICY_DISABLED]
         worthy = bool(self.flag(names.CACHE_WORTHY))
@@ -204,7 +214,7 @@ def judge(
         user_chars=signals["user_tokens"],
         history_turns=signals["history_turns"],
     )
-    return ThresholdsRule(chars_per_token=1, **thresholds).judge(text, role)
+    return ThresholdsRule(dict(thresholds), chars_per_token=1).judge(text, role)
 
 
 def rejudged(span: RecordedSpan) -> KVCacheDecision | None:

@@ -1,104 +1,113 @@
-"""OTLP as JSON -> spans: what the Collector's file exporter and other exporters write, and what Tempo and Jaeger's v3 API answer.
+"""Decodes OTLP traces: JSON of exporters, the Collector, Tempo and Jaeger's v3 API, and protobuf.
 
-OTLP's JSON spells ids in hex, the protobuf library's own JSON (which Tempo speaks) in base64. They differ in length, so both are read.
+OTLP's own JSON writes ids in hex. The JSON of the protobuf library, which Tempo uses, writes them
+in base64. The two differ in length, so both are accepted.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.json_format import ParseDict, ParseError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesData
 
 from .model import SERVICE_NAME, RecordedSpan
 
-_IDS: Final = frozenset(
+_ID_KEYS: Final = frozenset(
     {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
 )
-_HEX: Final = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{32}")
-_RENAMED: Final = {
+_HEX_ID: Final = re.compile(r"[0-9a-fA-F]{16}|[0-9a-fA-F]{32}")
+_CURRENT_NAMES: Final = {
     "batches": "resourceSpans",
     "instrumentationLibrarySpans": "scopeSpans",
     "instrumentationLibrary": "scope",
 }
-_SPANS: Final = ("resourceSpans", "resource_spans", "batches")
+_SPANS_KEYS: Final = ("resourceSpans", "resource_spans", "batches")
+_OTHER_SIGNALS: Final = ("resourceMetrics", "resourceLogs")
 _ENVELOPES: Final = ("trace", "result")
 
 
 def is_otlp(document: Any) -> bool:
-    """Whether ``document`` is OTLP of any signal, or one of the envelopes that servers put it in."""
+    """Return whether ``document`` is OTLP JSON of any signal, bare or in a server's envelope."""
     if not isinstance(document, Mapping):
         return False
-    return any(key in document for key in (*_SPANS, "resourceMetrics", "resourceLogs")) or any(
-        isinstance(document.get(key), Mapping) and any(inner in document[key] for inner in _SPANS)
-        for key in _ENVELOPES
+    return any(key in document for key in (*_SPANS_KEYS, *_OTHER_SIGNALS)) or any(
+        isinstance(document.get(envelope), Mapping)
+        and any(key in document[envelope] for key in _SPANS_KEYS)
+        for envelope in _ENVELOPES
     )
 
 
 def spans_of(document: Mapping[str, Any]) -> list[RecordedSpan]:
-    """The spans in ``document``; none in metrics and logs.
+    """Return the spans in ``document``, OTLP JSON; none for metrics and logs.
 
     Raises:
-        ValueError: it is not shaped like OTLP.
+        ValueError: the document does not have OTLP's structure.
     """
-    inside = next(
+    traces = next(
         (document[key] for key in _ENVELOPES if isinstance(document.get(key), Mapping)), document
     )
-    found: Any = next((inside[key] for key in _SPANS if inside.get(key)), [])
+    resources: Any = next((traces[key] for key in _SPANS_KEYS if traces.get(key)), [])
     try:
         data = ParseDict(
-            {"resourceSpans": _as_protobuf(found)}, TracesData(), ignore_unknown_fields=True
+            {"resourceSpans": _as_protobuf_json(resources)},
+            TracesData(),
+            ignore_unknown_fields=True,
         )
     except (ParseError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not shaped like OTLP: {str(error).splitlines()[0][:120]}") from error
-    return list(_spans(data))
+        raise ValueError(f"not valid OTLP: {str(error).splitlines()[0][:120]}") from error
+    return list(spans_of_protobuf(data.resource_spans))
 
 
-def _as_protobuf(value: Any) -> Any:
-    """OTLP's JSON as the protobuf library reads it: ids in base64, present names for old ones."""
+def spans_of_protobuf(resources: Iterable[ResourceSpans]) -> Iterator[RecordedSpan]:
+    """Yield the spans of parsed OTLP messages, such as the body of an OTLP/HTTP export."""
+    for resource in resources:
+        service = attributes_of(resource.resource.attributes).get(SERVICE_NAME)
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield _span(span, service if isinstance(service, str) else None)
+
+
+def attributes_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    """Return protobuf attributes as Python values; arrays become lists."""
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _as_protobuf_json(value: Any) -> Any:
+    """Rewrite OTLP JSON for the protobuf library: ids in base64, current names for old ones."""
     if isinstance(value, list):
-        return [_as_protobuf(item) for item in value]
+        return [_as_protobuf_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        _RENAMED.get(key, key): _id(item) if key in _IDS else _as_protobuf(item)
+        _CURRENT_NAMES.get(key, key): _base64_id(item)
+        if key in _ID_KEYS
+        else _as_protobuf_json(item)
         for key, item in value.items()
     }
 
 
-def _id(value: Any) -> Any:
-    if isinstance(value, str) and _HEX.fullmatch(value):
+def _base64_id(value: Any) -> Any:
+    if isinstance(value, str) and _HEX_ID.fullmatch(value):
         return base64.b64encode(bytes.fromhex(value)).decode()
     return value
 
 
-def _spans(data: TracesData) -> Iterator[RecordedSpan]:
-    for resource in data.resource_spans:
-        service = next(
-            (
-                _value(pair.value)
-                for pair in resource.resource.attributes
-                if pair.key == SERVICE_NAME
-            ),
-            None,
-        )
-        for scope in resource.scope_spans:
-            for span in scope.spans:
-                yield RecordedSpan(
-                    trace_id=span.trace_id.hex(),
-                    span_id=span.span_id.hex(),
-                    name=span.name,
-                    service=service if isinstance(service, str) else None,
-                    started=span.start_time_unix_nano or None,
-                    seconds=max(0, span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
-                    if span.end_time_unix_nano
-                    else None,
-                    attributes={pair.key: _value(pair.value) for pair in span.attributes},
-                )
+def _span(span: Span, service: str | None) -> RecordedSpan:
+    start, end = span.start_time_unix_nano, span.end_time_unix_nano
+    return RecordedSpan(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        name=span.name,
+        service=service,
+        started=start or None,
+        seconds=max(0, end - start) / 1e9 if end else None,
+        attributes=attributes_of(span.attributes),
+    )
 
 
 def _value(value: AnyValue) -> Any:
@@ -108,5 +117,5 @@ def _value(value: AnyValue) -> Any:
     if kind == "array_value":
         return [_value(item) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return {pair.key: _value(pair.value) for pair in value.kvlist_value.values}
+        return attributes_of(value.kvlist_value.values)
     return getattr(value, kind)

@@ -1,34 +1,64 @@
-"""What every trace source offers, and how one says that it cannot."""
+"""The interface of every source of spans, its queries, and its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from ...telemetry import names
 from .model import RecordedSpan
 
+_NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Note(NamedTuple):
+    """A remark for people and for scripts.
+
+    Attributes:
+        code: stable name of the remark.
+        text: the remark as one or two sentences, or as one line.
+        values: the numbers and names in it.
+    """
+
+    code: str
+    text: str
+    values: Mapping[str, Any] = _NO_VALUES
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the note as JSON-ready values."""
+        return {"code": self.code, "text": self.text, "values": dict(self.values)}
+
 
 class SourceError(Exception):
-    """A source cannot be read. Its text is one line for people."""
+    """A source cannot be read.
+
+    Args:
+        code: the kind of failure, for scripts.
+        text: one line for people.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.note = Note(code, text)
 
 
 def oldest_first(spans: Iterable[RecordedSpan]) -> list[RecordedSpan]:
-    """``spans`` in the order in which they began, each once, however often a source gives it."""
-    once = {(span.trace_id, span.span_id): span for span in spans}
-    return sorted(once.values(), key=lambda span: span.started or 0)
+    """Return ``spans`` ordered by start time, without duplicates."""
+    unique = {(span.trace_id, span.span_id): span for span in spans}
+    return sorted(unique.values(), key=lambda span: span.started or 0)
 
 
 class Query(NamedTuple):
-    """Which recent calls are asked for.
+    """Which recent calls to look for.
 
     Attributes:
-        limit: at most so many, the youngest.
-        since: Unix time in nanoseconds from which on they began; None for any time.
-        service: of this ``service.name``; None for any.
-        skipped: only those that were skipped.
-        until: Unix time in nanoseconds up to which they began; None for any time.
-        prefix_tokens: only those with a prefix of so many tokens; None for any.
+        limit: the largest number of calls to return; the newest are kept.
+        since: earliest start, as Unix time in nanoseconds; None for no limit.
+        service: their ``service.name``; None for any.
+        skipped: whether to return skipped calls only.
+        until: latest start, as Unix time in nanoseconds; None for no limit.
+        prefix_tokens: the estimated tokens of their prefix; None for any.
     """
 
     limit: int
@@ -38,8 +68,8 @@ class Query(NamedTuple):
     until: int | None = None
     prefix_tokens: int | None = None
 
-    def takes(self, span: RecordedSpan) -> bool:
-        """Whether ``span`` is a decided call that is asked for."""
+    def matches(self, span: RecordedSpan) -> bool:
+        """Return whether ``span`` carries a decision and passes every filter."""
         return (
             span.decided
             and self._in_time(span.started or 0)
@@ -53,42 +83,43 @@ class Query(NamedTuple):
             self.until is None or moment <= self.until
         )
 
-    def youngest(self, spans: list[RecordedSpan]) -> list[RecordedSpan]:
-        """Of ``spans`` those that are asked for, youngest first, each once."""
-        return oldest_first([span for span in spans if self.takes(span)])[: -self.limit - 1 : -1]
+    def newest(self, spans: Iterable[RecordedSpan]) -> list[RecordedSpan]:
+        """Return the newest matching spans, newest first, without duplicates."""
+        matching = oldest_first(span for span in spans if self.matches(span))
+        return matching[: -self.limit - 1 : -1]
 
 
-class Neighbours(NamedTuple):
-    """Calls around one that is explained.
+class OtherCalls(NamedTuple):
+    """Further calls of a source, among which some may share the prefix of an explained call.
 
     Attributes:
-        spans: decided calls, of the same trace or others.
-        reach: how far was looked, in words that follow "no such call".
+        spans: spans with decisions, of the same trace or of others.
+        scope: what was searched, worded to follow "no such call was found".
     """
 
     spans: list[RecordedSpan]
-    reach: str
+    scope: str
 
 
 class Source(Protocol):
-    """Where spans are read from.
+    """A place to read spans from.
 
     Attributes:
-        name: what it is and where, for messages.
-        notes: what was passed over while reading, a line each.
+        name: what it is and where, for display.
+        notes: problems met while reading that did not stop it.
     """
 
     name: str
-    notes: list[str]
+    notes: list[Note]
 
     def trace(self, trace_id: str) -> list[RecordedSpan]:
-        """All spans of a trace, decided or not; none where the trace is not there."""
+        """Return all spans of a trace, with or without a decision; none if it is not there."""
         ...
 
     def recent(self, query: Query) -> list[RecordedSpan]:
-        """Recent decided calls, youngest first."""
+        """Return the newest calls that match ``query``, newest first."""
         ...
 
-    def neighbours(self, span: RecordedSpan) -> Neighbours | None:
-        """Decided calls among which are those that may have shared the prefix of ``span``; None where nobody could look."""
+    def other_calls(self, span: RecordedSpan) -> OtherCalls | None:
+        """Return calls that may share the prefix of ``span``, or None if the search failed."""
         ...

@@ -90,9 +90,7 @@ def _watch_closing(call: ChatCall, response: Any) -> None:
         if not call.pulling:  # otherwise the iterator sees how the stream ended
             call.stop()
 
-    _after_closing(
-        call, response, "aclose" if hasattr(response.stream, "aclose") else "close", end
-    )
+    _after_closing(call, response, "aclose" if hasattr(response.stream, "aclose") else "close", end)
     _after_dropping(call, response)
 
 

@@ -16,14 +16,10 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
-from ....policy import KVCacheLayeringPolicy
-from ....policy.adaptive.boundaries import GivenChain
+from ....policy import ThresholdsRule
+from ....policy.adaptive.boundaries import TraceBoundaries
 from ....policy.adaptive.rule import DEFAULT_FLOOR, AdaptiveCall, AdaptiveRule
-from ....policy.thresholds import (
-    DEFAULT_MIN_CONTEXT_TOKENS,
-    DEFAULT_MIN_HISTORY_TURNS,
-    DEFAULT_MIN_PREFIX_TOKENS,
-)
+from ....policy.thresholds import SETTINGS
 from ..trace.trace import CHARS_PER_TOKEN, Trace
 from .engine import WHOLE, Outcome, Player, Tiers, play, play_belady
 
@@ -106,7 +102,7 @@ class _Adaptive:
 
 
 @lru_cache(maxsize=4)
-def _chains(trace: Trace) -> list[GivenChain]:
+def _chains(trace: Trace) -> list[TraceBoundaries]:
     """Segments end where prompts part, as messages do."""
     scale = trace.block_tokens * CHARS_PER_TOKEN
     chains = []
@@ -116,7 +112,7 @@ def _chains(trace: Trace) -> list[GivenChain]:
         parent = (
             ends.index(seen) - len(ends) if seen and trace.texts[request].history_turns else None
         )
-        chains.append(GivenChain(path, [blocks * scale for blocks in ends], parent))
+        chains.append(TraceBoundaries(path, [blocks * scale for blocks in ends], parent))
     return chains
 
 
@@ -138,12 +134,12 @@ def _seen(trace: Trace, _: Mapping[str, float]) -> list[int]:
 
 
 def _thresholds(trace: Trace, settings: Mapping[str, float]) -> list[int]:
-    policy = KVCacheLayeringPolicy(
-        min_prefix_tokens=int(settings.get("prefix", DEFAULT_MIN_PREFIX_TOKENS)),
-        min_context_tokens=int(settings.get("context", DEFAULT_MIN_CONTEXT_TOKENS)),
-        min_history_turns=int(settings.get("turns", DEFAULT_MIN_HISTORY_TURNS)),
-        chars_per_token=CHARS_PER_TOKEN,
-    )
+    thresholds: dict[str, int | None] = {
+        name: int(settings[threshold.replay])
+        for name, threshold in SETTINGS.items()
+        if threshold.replay in settings
+    }
+    policy = ThresholdsRule(thresholds, chars_per_token=CHARS_PER_TOKEN)
     return [
         0 if policy.judge(text, role).skip_save else WHOLE
         for text, role in zip(trace.texts, trace.roles, strict=True)
@@ -161,7 +157,7 @@ _FIXED: Final[Mapping[str, Callable[[Trace, Mapping[str, float]], list[int]]]] =
 RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "always": (),
     "never": (),
-    "thresholds": ("prefix", "context", "turns"),
+    "thresholds": tuple(threshold.replay for threshold in SETTINGS.values()),
     "turns": ("turns",),
     "seen": (),
     "adaptive": ("partial", "floor"),

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from ....policy.signals import REPLY_ROLES
+from ....policy.counting import REPLY_ROLES, SYSTEM_ROLES
 from ....telemetry import names
 from .trace import CHARS_PER_TOKEN, Request
 
-_HEAD_ROLES: Final = ("system", "developer")
 _CONVERSATION_KEYS: Final = ("traj", "conversation", "conversations")
 
 _START_SECONDS: Final = 5.0
@@ -173,7 +172,7 @@ def _conversation(document: Mapping[str, Any], at: int) -> Iterator[Request]:
     texts += [text for _, text in rendered]
     blocks = _hashed("".join(texts), _TEXT_BLOCK)
     roles = [role for role, _ in rendered]
-    head = next((place for place, role in enumerate(roles) if role not in _HEAD_ROLES), len(roles))
+    head = next((place for place, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
     replies = [place for place, role in enumerate(roles) if role in {*REPLY_ROLES, "gpt"}]
     calls = (
         [len(roles)]
