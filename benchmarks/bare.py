@@ -12,8 +12,7 @@ from openai import _base_client
 from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind
 
-from otel_kvpolicy import KVCacheLayeringPolicy
-from otel_kvpolicy.policy import CallText
+from otel_kvpolicy.policy import CallText, ThresholdsRule
 from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.requests import Answer
 from otel_kvpolicy.telemetry import names, spans
@@ -24,14 +23,12 @@ class BareInstrumentor:
     """Makes the span and the points of one and the same call for each request."""
 
     def __init__(self) -> None:
-        policy = KVCacheLayeringPolicy()
-        decision = policy.judge(CallText(3000, 0, 2700, 0, 330, 4))
+        rule = ThresholdsRule()
         record = CallRecord(
-            decision,
+            rule.verdict(rule.judge(CallText(3000, 0, 2700, 0, 330, 4))),
             skip=False,
             outcome="applied",
             mode="enforce",
-            policy=policy,
             model="m",
             address="gb10.local",
             port=80,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from otel_kvpolicy import KVCacheDecision, settings
-from otel_kvpolicy.policy import signals
+from otel_kvpolicy.policy import counting
 from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
-from otel_kvpolicy.requests import chat, read_chat, tools
+from otel_kvpolicy.requests import read_chat, tools
 
 from .decision import body
 from .measure import interleave
@@ -57,8 +57,8 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
 
     def read_plainly() -> Any:
         messages = long["messages"]
-        return [chat.speaker(message) for message in messages], [
-            signals.message_chars(message) for message in messages
+        return [counting.speaker(message) for message in messages], [
+            counting.message_chars(message) for message in messages
         ]
 
     return [
@@ -85,11 +85,11 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         ("body: 100 plain messages at C speed", read_plainly, lambda: read_chat(long)),
         (
             "tools: sizes remembered by their outline",
-            lambda: signals.json_chars(given),
+            lambda: counting.json_chars(given),
             lambda: tools.tool_chars(given),
         ),
         (
-            "learned rule: what was counted is not counted again",
+            "adaptive rule: what was counted is not counted again",
             lambda: boundaries_of(long, 7),
             lambda: boundaries_of(long, 7, text),
         ),

@@ -6,8 +6,8 @@ import json
 import os
 from typing import Any
 
-from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, settings
-from otel_kvpolicy.policy import CallText
+from otel_kvpolicy import KVCacheDecision, settings
+from otel_kvpolicy.policy import CallText, ThresholdsRule
 from otel_kvpolicy.requests import reader_of
 
 from .measure import interleave
@@ -63,12 +63,13 @@ def decide(wire: dict[str, Any]) -> Any:
 
 def naive(wire: dict[str, Any]) -> KVCacheDecision:
     """The rule written without care: settings parsed anew for each call, the history joined into one string, a validated decision."""
-    policy = KVCacheLayeringPolicy(
-        enabled=os.environ.get("KV_CACHE_LAYERING", "true").lower()
-        in {"t", "true", "y", "yes", "1"},
-        min_prefix_tokens=int(os.environ.get("KV_CACHE_MIN_PREFIX_TOKENS", "1024")),
-        min_context_tokens=int(os.environ.get("KV_CACHE_MIN_CONTEXT_TOKENS", "2048")),
-        min_history_turns=int(os.environ.get("KV_CACHE_MIN_HISTORY_TURNS", "1")),
+    policy = ThresholdsRule(
+        {
+            "min_prefix_tokens": int(os.environ.get("KV_CACHE_MIN_PREFIX_TOKENS", "1024")),
+            "min_context_tokens": int(os.environ.get("KV_CACHE_MIN_CONTEXT_TOKENS", "2048")),
+            "min_history_turns": int(os.environ.get("KV_CACHE_MIN_HISTORY_TURNS", "1")),
+        },
+        enabled=os.environ.get("KV_CACHE_LAYERING", "true").lower() in {"true", "yes", "1"},
         chars_per_token=float(os.environ.get("KV_CACHE_CHARS_PER_TOKEN", "4.0")),
     )
     messages = wire["messages"]

@@ -13,24 +13,17 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import otel_kvpolicy
 from otel_kvpolicy import KVPolicyInstrumentor, settings
-from otel_kvpolicy import persistence as learning
-from otel_kvpolicy.instrumentation import call as call_module
-from otel_kvpolicy.instrumentation import finalizers as dropped
+from otel_kvpolicy.instrumentation import finalizers
 from otel_kvpolicy.standin import StandIn
 
 
 @pytest.fixture(autouse=True)
 def clean_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No knob set from outside, nothing remembered from another test."""
+    """Start with the default settings: no variable from outside, nothing set in code before."""
     for name in [name for name in os.environ if name.startswith("KV_CACHE_")]:
         monkeypatch.delenv(name)
-    otel_kvpolicy.configure(**dict.fromkeys(settings.Settings.model_fields))
-    settings._warned.clear()
-    learning.forget()
-    call_module._rejected._origins.clear()
-    call_module._malformed_said.clear()
+    monkeypatch.setattr(settings, "_live", settings._Live())
 
 
 class Telemetry:
@@ -45,7 +38,7 @@ class Telemetry:
 
     def spans(self, scope: str | None = None) -> list[ReadableSpan]:
         """Finished spans, of one instrumentation scope where named."""
-        assert dropped.flush(20)
+        assert finalizers.flush(20)
         finished = self.exporter.get_finished_spans()
         return [
             span for span in finished if scope is None or span.instrumentation_scope.name == scope
@@ -57,7 +50,7 @@ class Telemetry:
         return [span for span in self.spans() if "kvpolicy.decision" in (span.attributes or {})]
 
     def _all_points(self) -> list[tuple[str, Any]]:
-        assert dropped.flush(20)
+        assert finalizers.flush(20)
         data = self.reader.get_metrics_data()
         return [
             (metric.name, point)

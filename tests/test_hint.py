@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from otel_kvpolicy import KVCacheLayeringPolicy, decide, fold_kv_hint
-from otel_kvpolicy.hints.lmcache import caller_skips, hint_params, is_callers, malformed_cap
+from otel_kvpolicy.hints.lmcache import LMCACHE
 
 SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
 STORE = {"lmcache.skip_save": False}
@@ -30,7 +30,7 @@ LONG = "x" * 4 * 1024
     ],
 )
 def test_keys_and_exact_types(skip: bool, keys: Any, params: dict[str, Any]) -> None:
-    built = hint_params(skip=skip, keys=keys)
+    built = LMCACHE.params(skip=skip, keys=keys)
     assert built == params
     assert all(type(value) in {bool, int} for value in built.values())
     assert all(type(value) is int for key, value in built.items() if key.endswith("tokens"))
@@ -111,13 +111,13 @@ def test_hint_keys_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_callers_choice_is_read_as_lmcache_reads_it(params: Any, skips: bool) -> None:
-    assert caller_skips(params) is skips
+    assert LMCACHE.caller_skips(params) is skips
 
 
 def test_a_cap_that_would_stop_the_server_is_recognised() -> None:
-    assert malformed_cap({"lmcache.max_offload_tokens": "0"})
-    assert not malformed_cap({"lmcache.max_offload_tokens": 0})
-    assert not malformed_cap({})
+    assert LMCACHE.malformed({"lmcache.max_offload_tokens": "0"})
+    assert not LMCACHE.malformed({"lmcache.max_offload_tokens": 0})
+    assert not LMCACHE.malformed({})
 
 
 json_values = st.recursive(
@@ -158,7 +158,7 @@ def test_folding_adds_our_keys_and_nothing_else(
     before = copy.deepcopy(settings)
     folded = fold_kv_hint(settings, user_prompt=prompt)
     assert settings == before
-    if body is not None and is_callers(params):
+    if body is not None and LMCACHE.is_callers(params):
         assert folded == settings
         return
     added = folded["extra_body"].pop("kv_transfer_params")
@@ -172,21 +172,21 @@ def test_folding_adds_our_keys_and_nothing_else(
 
 
 def test_what_is_asked_for_beside_the_verdict() -> None:
-    assert hint_params(skip=True) == SKIP
-    assert hint_params(skip=False, stats=True) == {**STORE, "cached_token_stats": True}
-    assert hint_params(skip=True, keep_tokens=512) == {
+    assert LMCACHE.params(skip=True) == SKIP
+    assert LMCACHE.params(skip=False, stats=True) == {**STORE, "cached_token_stats": True}
+    assert LMCACHE.params(skip=True, keep_tokens=512) == {
         "lmcache.skip_save": True,
         "lmcache.max_offload_tokens": 512,
     }
-    assert hint_params(skip=True, keys="max_offload_tokens", keep_tokens=512) == {
+    assert LMCACHE.params(skip=True, keys="max_offload_tokens", keep_tokens=512) == {
         "lmcache.max_offload_tokens": 512
     }
 
 
 def test_a_cap_of_one_token_is_no_skip_and_text_is_no_cap() -> None:
-    assert not caller_skips({"lmcache.max_offload_tokens": 1})
-    assert not malformed_cap("garbled")
-    assert not malformed_cap(None)
+    assert not LMCACHE.caller_skips({"lmcache.max_offload_tokens": 1})
+    assert not LMCACHE.malformed("garbled")
+    assert not LMCACHE.malformed(None)
 
 
 REPLY = [{"role": "assistant", "content": "ok"}]

@@ -29,7 +29,6 @@ from rich.console import Console
 from rich.table import Table
 
 from otel_kvpolicy import KVPolicyInstrumentor, configure, kv_context
-from otel_kvpolicy import persistence as learning
 from otel_kvpolicy.cli.replay.simulator.engine import Tiers
 from otel_kvpolicy.cli.replay.simulator.players import parse_rule
 from otel_kvpolicy.cli.replay.trace.readers import load
@@ -221,7 +220,7 @@ def main() -> None:
         "skipped",
     )
     for rule in asked.rules:
-        learning.forget()
+        KVPolicyInstrumentor()._runtime.adaptive.rule = None  # noqa: SLF001 - start with no past
         skipped.clear()
         configure(rule=None, mode=None)
         configure(**SETTINGS[rule])

@@ -304,6 +304,7 @@ class ThresholdsRule:
         """
         measured = [
             f"{each.label} {decision.signals[each.signal]} of {self.thresholds[each.setting]}"
+            f"{' tokens' if each.unit == 'tokens' else ''}"
             for each in SETTINGS.values()
             if each.signal in decision.signals and self.thresholds[each.setting] is not None
         ]

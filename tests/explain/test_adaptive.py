@@ -21,7 +21,7 @@ from otel_kvpolicy.telemetry import decision_log
 from otel_kvpolicy.telemetry.spans import decision_attributes
 
 from ..conftest import Telemetry
-from ..learning.taught import question, said, taught_file
+from ..persistence.taught import question, said, taught_file
 from .asking import ask
 from .test_round_trip import read_back
 

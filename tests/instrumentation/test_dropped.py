@@ -110,11 +110,11 @@ kept = client.chat.completions.create(**body)
 
 FORKS = """
 import os
-from otel_kvpolicy.instrumentation import finalizers as dropped
-dropped.stand_ready()
+from otel_kvpolicy.instrumentation import finalizers
+finalizers.prepare()
 child = os.fork()
 if child == 0:
-    os._exit(0 if dropped.flush(0) else 1)
+    os._exit(0 if finalizers.flush(0) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

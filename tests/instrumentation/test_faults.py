@@ -35,12 +35,14 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 SEAMS = {
-    "settings": "otel_kvpolicy.instrumentation.call.settings.current",
-    "context": "otel_kvpolicy.instrumentation.call.call_context",
-    "policy": "otel_kvpolicy.policy.thresholds.KVCacheLayeringPolicy.judge",
+    "settings": "otel_kvpolicy.instrumentation.runtime.settings.current",
+    "context": "otel_kvpolicy.instrumentation.runtime.call_context",
+    "policy": "otel_kvpolicy.policy.thresholds.ThresholdsRule.judge",
     "signals": "otel_kvpolicy.policy.thresholds.estimate",
-    "origin": "otel_kvpolicy.instrumentation.call.Origin.of",
-    "hint": "otel_kvpolicy.hints.lmcache.hint_params",
+    "origin": "otel_kvpolicy.instrumentation.openai.adapter.Origin.of",
+    "hint": "otel_kvpolicy.hints.lmcache.LMCacheDialect.params",
+    "hint_merge": "otel_kvpolicy.hints.lmcache.LMCacheDialect.merge",
+    "hint_fold": "otel_kvpolicy.instrumentation.openai.adapter.OpenAIRequest.add",
     "span_lookup": "otel_kvpolicy.telemetry.spans.current_chat_span",
     "span_start": "otel_kvpolicy.telemetry.spans.start_chat_span",
     "span_write": "otel_kvpolicy.telemetry.spans.decision_attributes",
@@ -105,6 +107,13 @@ async def test_a_broken_seam(
         "answer_span",
     }  # they fail when the request is out
     assert reached == [seam in sent_all_the_same] * 2
+    if seam.startswith("hint"):  # the call is recorded, so that the fault can be seen on it
+        outcomes = [
+            (span.attributes or {})["kvpolicy.hint.outcome"] for span in instrumented.decided
+        ]
+        assert outcomes[-2:] == ["error", "error"]
+        points = instrumented.points("kvpolicy.decisions")
+        assert {p["kvpolicy.hint.outcome"]: count for p, count in points}["error"] == 2
 
 
 def test_a_broken_write_on_the_span_of_another(
@@ -218,7 +227,7 @@ def test_a_broken_look_at_whether_we_are_wanted(
 def test_a_broken_look_at_a_refusal(
     instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_kvpolicy.instrumentation.call.names_the_hint", broken)
+    monkeypatch.setattr("otel_kvpolicy.instrumentation.call.rejects", broken)
     with (
         StandIn(strict="openai") as strict,
         OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client,

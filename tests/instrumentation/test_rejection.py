@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
-from otel_kvpolicy.hints.rejection import names_the_hint
+from otel_kvpolicy.hints.lmcache import FIELD
+from otel_kvpolicy.hints.rejection import rejects
+from otel_kvpolicy.instrumentation.openai.adapter import rejection_of
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
@@ -102,8 +104,9 @@ def test_a_strict_server_and_the_callers_own_field(instrumented: Telemetry) -> N
         assert len(strict.requests) == 1
 
 
-def refusal(status: int, text: str) -> Any:
-    return SimpleNamespace(status_code=status, response=SimpleNamespace(text=text))
+def is_rejection(status: int, text: str) -> bool:
+    error: Any = SimpleNamespace(status_code=status, response=SimpleNamespace(text=text))
+    return rejects(FIELD, *rejection_of(error))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +122,9 @@ def refusal(status: int, text: str) -> Any:
     ],
 )
 def test_refusals_are_recognised(text: str) -> None:
-    assert names_the_hint(refusal(400, text))
-    assert names_the_hint(refusal(422, text))
-    assert not names_the_hint(refusal(500, text))
+    assert is_rejection(400, text)
+    assert is_rejection(422, text)
+    assert not is_rejection(500, text)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +139,19 @@ def test_refusals_are_recognised(text: str) -> None:
     ],
 )
 def test_other_complaints_are_not_taken_for_refusals(text: str) -> None:
-    assert not names_the_hint(refusal(400, text))
+    assert not is_rejection(400, text)
 
 
 def test_what_is_no_status_error() -> None:
-    assert not names_the_hint(ValueError("kv_transfer_params is unknown"))
+    assert rejection_of(ValueError("kv_transfer_params is unknown")) == (None, "")
+
+
+def test_an_answer_that_cannot_be_read_is_not_a_rejection() -> None:
+    class Unread:
+        status_code = 400
+
+        @property
+        def response(self) -> Any:
+            raise RuntimeError("the stream was not read")
+
+    assert rejection_of(Unread()) == (None, "")  # type: ignore[arg-type]

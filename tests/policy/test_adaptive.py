@@ -106,7 +106,7 @@ def said(role: str, content: str) -> dict[str, Any]:
 def test_what_is_not_known_is_stored() -> None:
     decision, call = Client().once()
     assert not decision.skip_save
-    assert (call.why.code, call.why.survival, call.why.keeps_seconds) == (
+    assert (call.why.code, call.why.survival, call.why.lifetime_seconds) == (
         "reuse_expected",
         None,
         None,
@@ -140,10 +140,10 @@ def test_the_lifetime_of_the_cache_is_learned(keeps: float) -> None:
             draw.lognormvariate(4.6, 1.5)
         )  # gaps around a hundred seconds, from seconds to an hour
     why = client.once()[1].why
-    assert why.keeps_seconds is not None
-    assert keeps / 2 < why.keeps_seconds < keeps * 2
+    assert why.lifetime_seconds is not None
+    assert keeps / 2 < why.lifetime_seconds < keeps * 2
     assert why.theta > 0.02
-    assert f"keeps one for about {why.keeps_seconds:.0f} s" in why.sentence
+    assert f"keeps a prefix for about {why.lifetime_seconds:.0f} s" in why.sentence
 
 
 def test_a_cache_that_keeps_everything_costs_nothing() -> None:
@@ -152,7 +152,7 @@ def test_a_cache_that_keeps_everything_costs_nothing() -> None:
     for _ in range(600):
         client.talk(draw.lognormvariate(4.6, 1.5))
     why = client.once()[1].why
-    assert (why.survival, why.keeps_seconds, why.theta) == (1.0, None, 0.01)
+    assert (why.survival, why.lifetime_seconds, why.theta) == (1.0, None, 0.01)
 
 
 def pressed(**options: Any) -> Client:
@@ -181,7 +181,7 @@ def test_it_opens_again_where_the_cache_has_grown() -> None:
         client.talk(300, role="slow")
     why = client.talk(300, role="slow")[0][1].why
     assert why.code == "reuse_expected"
-    assert why.keeps_seconds is None or why.keeps_seconds > 300
+    assert why.lifetime_seconds is None or why.lifetime_seconds > 300
 
 
 def test_it_opens_again_where_nothing_tells_of_pressure_any_more() -> None:
@@ -190,7 +190,7 @@ def test_it_opens_again_where_nothing_tells_of_pressure_any_more() -> None:
     client.keeps = None  # no cached_tokens from here on
     client.train(1500)
     why = client.once()[1].why
-    assert (why.keeps_seconds, why.theta) == (None, pytest.approx(0.005))
+    assert (why.lifetime_seconds, why.theta) == (None, pytest.approx(0.005))
 
 
 def test_traffic_that_begins_to_come_back_is_stored_again() -> None:
@@ -294,10 +294,10 @@ def test_what_was_learned_goes_on_in_another_process() -> None:
     other.rule.restore(state)
     other.talk(10)  # the system prompt, which it has not seen
     mine, theirs = client.talk(300, role="slow")[0][1].why, other.talk(300, role="slow")[0][1].why
-    assert (mine.code, mine.theta, mine.keeps_seconds) == (
+    assert (mine.code, mine.theta, mine.lifetime_seconds) == (
         theirs.code,
         pytest.approx(theirs.theta, rel=0.05),
-        theirs.keeps_seconds,
+        theirs.lifetime_seconds,
     )
     assert mine.reuse == pytest.approx(theirs.reuse, abs=0.02)
 
@@ -446,7 +446,7 @@ def test_no_answer_fails_it(
     ],
 )
 def test_numbers_out_of_range_are_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"floor|above zero"):
+    with pytest.raises(ValueError, match=r"floor|max_calls"):
         AdaptiveRule(**option)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.signals import (
+from otel_kvpolicy.policy.counting import (
     call_chars,
     content_chars,
     history_text,

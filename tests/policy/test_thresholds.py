@@ -164,7 +164,7 @@ def test_a_decision_is_frozen() -> None:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"chars_per_token": 0},
+        {"chars_per_token": float("-inf")},
         {"chars_per_token": float("nan")},
         {"min_prefix_tokens": -1},
         {"min_context_tokens": float("inf")},
@@ -277,7 +277,8 @@ def test_more_of_any_signal_never_turns_a_store_into_a_skip(
 def test_a_rule_shows_its_thresholds() -> None:
     shown = repr(KVCacheLayeringPolicy(min_prefix_tokens=7, enabled=False))
     assert shown == (
-        "KVCacheLayeringPolicy(chars_per_token=4.0, enabled=False, min_context_tokens=2048, min_history_turns=1, min_prefix_tokens=7)"
+        "KVCacheLayeringPolicy(chars_per_token=4.0, enabled=False, min_context_tokens=2048, "
+        "min_history_turns=1, min_prefix_tokens=7, min_tool_tokens=None)"
     )
 
 
@@ -299,22 +300,29 @@ def test_nothing_counts_nothing_and_scores_have_four_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "asked"),
+    ("name", "value", "range_"),
     [
         ("min_prefix_tokens", -1, "of at least 0"),
         ("min_prefix_tokens", True, "of at least 0"),
         ("min_context_tokens", float("inf"), "of at least 0"),
         ("min_context_tokens", "many", "of at least 0"),
         ("min_history_turns", float("nan"), "of at least 0"),
-        ("min_history_turns", None, "of at least 0"),
-        ("chars_per_token", 0, "above 0"),
-        ("chars_per_token", float("inf"), "above 0"),
+        ("min_tool_tokens", -1, "of at least 0"),
+        ("chars_per_token", float("inf"), ""),
+        ("chars_per_token", "4", ""),
     ],
 )
-def test_what_is_refused_says_so(knob: str, value: Any, asked: str) -> None:
+def test_an_error_names_the_argument_and_the_value(name: str, value: Any, range_: str) -> None:
     with pytest.raises(ValueError, match=r".") as raised:
-        KVCacheLayeringPolicy(**{knob: value})
-    assert str(raised.value) == f"{knob} must be a finite number {asked}, not {value!r}"
+        KVCacheLayeringPolicy(**{name: value})
+    assert name in str(raised.value)
+    assert repr(value) in str(raised.value)
+    assert range_ in str(raised.value)
+
+
+def test_an_unknown_threshold_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="min_color"):
+        KVCacheLayeringPolicy(min_color=1)
 
 
 def test_thresholds_of_zero_store_everything() -> None:
@@ -322,4 +330,46 @@ def test_thresholds_of_zero_store_everything() -> None:
         min_prefix_tokens=0, min_context_tokens=0, min_history_turns=0
     ).decide()
     assert decision.reasons == ["long_shared_prefix(0>=0t)", "large_fixed_context(0>=0t)"]
-    assert decision.score == 1.0
+    assert decision.score == 0.0
+    assert KVCacheLayeringPolicy(min_context_tokens=0).decide(user_prompt=tokens(1)).score == 1.0
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0, -4])
+def test_less_than_one_character_per_token_counts_as_one(ratio: float) -> None:
+    policy = KVCacheLayeringPolicy(chars_per_token=ratio)
+    assert policy.decide(user_prompt="x" * 10).signals["user_tokens"] == 10
+
+
+def test_half_of_an_odd_context_threshold_is_rounded_down() -> None:
+    policy = KVCacheLayeringPolicy(min_context_tokens=5, chars_per_token=1)
+    assert policy.decide(user_prompt="xx", role="planner").reason_codes == ["reuse_heavy_role"]
+    assert policy.decide(user_prompt="x", role="planner").skip_save
+
+
+def test_tool_definitions_have_a_threshold_that_is_off_by_default() -> None:
+    tools = [{"type": "function", "function": {"name": "look_up", "description": "d" * 400}}]
+    assert KVCacheLayeringPolicy().decide(tools=tools).skip_save
+    decision = KVCacheLayeringPolicy(min_tool_tokens=100).decide(tools=tools)
+    assert decision.reason_codes == ["large_tool_definitions"]
+    assert KVCacheLayeringPolicy(min_tool_tokens=0).decide().skip_save
+
+
+def test_arguments_that_are_not_given_follow_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live, explicit = KVCacheLayeringPolicy(), KVCacheLayeringPolicy(min_prefix_tokens=1024)
+    prompt = {"system_prompt": "x" * 400}
+    assert live.decide(**prompt).skip_save
+    monkeypatch.setenv("KV_CACHE_MIN_PREFIX_TOKENS", "10")
+    assert live.decide(**prompt).reason_codes == ["long_shared_prefix"]
+    assert explicit.decide(**prompt).skip_save
+    assert (live.min_prefix_tokens, explicit.min_prefix_tokens) == (10, 1024)
+    monkeypatch.setenv("KV_CACHE_CHARS_PER_TOKEN", "400")
+    assert live.decide(**prompt).skip_save
+    assert explicit.decide(**prompt).signals["prefix_tokens"] == 1
+    monkeypatch.setenv("KV_CACHE_MIN_TOOL_TOKENS", "7")
+    assert live.min_tool_tokens == explicit.min_tool_tokens == 7
+    monkeypatch.setenv("KV_CACHE_LAYERING", "false")
+    assert not live.decide(**prompt).enabled
+    assert not explicit.decide(**prompt).enabled
+    assert KVCacheLayeringPolicy(enabled=True).decide(**prompt).enabled

@@ -26,7 +26,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from otel_kvpolicy import KVPolicyInstrumentor
-from otel_kvpolicy.instrumentation import finalizers as dropped
+from otel_kvpolicy.instrumentation import finalizers
 from otel_kvpolicy.instrumentation.call import ChatCall
 from otel_kvpolicy.standin import FAULT_HEADER, StandIn
 from tests.conftest import Telemetry
@@ -230,7 +230,7 @@ def _is_socket(descriptor: Path) -> bool:
 def collected() -> bool:
     """Collects garbage, but where another thread is at it: then ``gc.collect`` returns at once, and is to be called again."""
     gc.collect()
-    return dropped.flush(20)
+    return finalizers.flush(20)
 
 
 def held() -> tuple[int, int]:
@@ -274,7 +274,7 @@ def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> 
     warm_up, rest = seeds[: CALLS // WARM_UP], seeds[CALLS // WARM_UP :]
     sent = Sent()
     with StandIn(keep_requests=10) as server:
-        dropped.stand_ready()
+        finalizers.prepare()
         opened, threads, began = sockets(), threading.active_count(), time.monotonic()
         with collecting(telemetry.reader):
             ended = both_halves(server.base_url, warm_up, sent)

@@ -83,11 +83,10 @@ def test_a_forked_worker_decides_and_counts(server: StandIn) -> None:
 LEARNS = f"""
 {CALL}
 import os, threading
-from otel_kvpolicy import KVPolicyInstrumentor, settings
-from otel_kvpolicy import persistence as learning
+from otel_kvpolicy import KVPolicyInstrumentor
 KVPolicyInstrumentor().instrument()
 call()
-rule = learning.learner(settings.current(), print).rule
+rule = KVPolicyInstrumentor()._runtime.adaptive.rule
 stop = threading.Event()
 def busy():
     while not stop.is_set(): rule.export()

@@ -17,7 +17,7 @@ from otel_kvpolicy.requests import (
     read_responses,
     reader_of,
 )
-from otel_kvpolicy.requests.decide_arguments import parts_of
+from otel_kvpolicy.requests.decide_arguments import decide_arguments
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -231,7 +231,7 @@ def test_parts_for_rules_of_ones_own() -> None:
         ],
         "tools": [{"name": "f"}],
     }
-    parts = parts_of(body)
+    parts = decide_arguments(body)
     assert (
         parts["system_prompt"],
         parts["user_prompt"],
@@ -243,8 +243,8 @@ def test_parts_for_rules_of_ones_own() -> None:
         2,
         [{"name": "f"}],
     )
-    assert parts_of({"instructions": "s", "input": "c"})["system_prompt"] == ["s"]
-    assert parts_of({"instructions": "s", "input": "c"})["user_prompt"] == ["c"]
+    assert decide_arguments({"instructions": "s", "input": "c"})["system_prompt"] == ["s"]
+    assert decide_arguments({"instructions": "s", "input": "c"})["user_prompt"] == ["c"]
 
 
 def tool(name: str, description: str = "d", **parameters: Any) -> dict[str, Any]:

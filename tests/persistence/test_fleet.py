@@ -18,17 +18,17 @@ import pytest
 from openai import OpenAI
 
 from otel_kvpolicy import configure, settings
-from otel_kvpolicy import persistence as learning
-from otel_kvpolicy.persistence import Learner
+from otel_kvpolicy.persistence import AdaptiveState
 from otel_kvpolicy.persistence.fleet import KEY, Fleet
 from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.reuse_table import MAX_CLASSES, CallClass
+from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 from tests.dashboards.tools import tool
 
-from .taught import question, teach
+from .taught import active_state, question, teach
 
 redis = pytest.importorskip("redis")
 
@@ -85,17 +85,17 @@ class Process:
 
     def __init__(self, url: str) -> None:
         self.faults: list[str] = []
-        self.knobs = configure(rule="adaptive", redis_url=url)
-        self.learner = Learner(self.knobs, lambda seam, _: self.faults.append(seam))
+        configure(rule="adaptive", redis_url=url)
+        self.state = AdaptiveState(lambda seam, _: self.faults.append(seam))
         self.clock = [0.0]
-        self.learner.rule._clock = lambda: self.clock[0]
+        self.rule = self.state.rule = AdaptiveRule(clock=lambda: self.clock[0])
 
     def teach(self) -> None:
-        teach(self.learner.rule, self.clock)
+        teach(self.rule, self.clock)
 
     def skips(self) -> bool:
         body = {"model": "stand-in", "messages": question()}
-        rule = self.learner.rule
+        rule = self.rule
         return rule.decide(read_chat(body), "batch", boundaries_of(body, rule.key))[0].skip_save
 
 
@@ -104,8 +104,8 @@ def test_what_one_process_learned_another_knows(store: Server) -> None:
     one, other = Process(store.url), Process(store.url)
     one.teach()
     assert (one.skips(), other.skips()) == (True, False)
-    one.learner.sync()
-    other.learner.sync()
+    one.state.sync()
+    other.state.sync()
     assert other.skips()
     assert one.faults == other.faults == []
     assert 0 < client.ttl(KEY) <= 7 * 24 * 3600
@@ -118,10 +118,10 @@ def test_counts_add_up_whoever_shares_at_the_same_time(store: Server) -> None:
     processes = [Process(store.url) for _ in range(8)]
 
     def count(process: Process) -> None:
-        rule = process.learner.rule
+        rule = process.rule
         for _ in range(20):
             rule.give_back({group: (1.0, 0.5)})
-            process.learner.sync()
+            process.state.sync()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, processes))
@@ -132,13 +132,13 @@ def test_counts_add_up_whoever_shares_at_the_same_time(store: Server) -> None:
 def test_while_the_store_is_down_the_process_learns_on_and_shares_later(store: Server) -> None:
     process = Process(store.url)
     process.teach()
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == ["redis"]
     assert process.skips()
     client = store.start()
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == ["redis"]
-    assert client.hlen(KEY) == len(process.learner.rule.export()["classes"])
+    assert client.hlen(KEY) == len(process.rule.export()["classes"])
 
 
 def test_a_store_that_was_emptied_makes_nobody_forget(store: Server) -> None:
@@ -146,20 +146,18 @@ def test_a_store_that_was_emptied_makes_nobody_forget(store: Server) -> None:
     group = CallClass("batch", 0, 2, 0)
     one, other = Process(store.url), Process(store.url)
     for process, calls in ((one, 500.0), (other, 0.0)):
-        process.learner.rule.give_back({group: (calls, 0.0)})
-        process.learner.sync()
-    assert [other.learner.rule.export()["classes"]] == [[(*group, 500.0, 0.0)]]
+        process.rule.give_back({group: (calls, 0.0)})
+        process.state.sync()
+    assert [other.rule.export()["classes"]] == [[(*group, 500.0, 0.0)]]
     client.flushall()
-    one.learner.rule.give_back({group: (1.0, 0.0)})
-    one.learner.sync()
-    assert one.learner.rule.export()["classes"] == [(*group, 500.0, 0.0)]
-    other.learner.rule.give_back({group: (700.0, 700.0)})
-    other.learner.sync()
-    one.learner.sync()
+    one.rule.give_back({group: (1.0, 0.0)})
+    one.state.sync()
+    assert one.rule.export()["classes"] == [(*group, 500.0, 0.0)]
+    other.rule.give_back({group: (700.0, 700.0)})
+    other.state.sync()
+    one.state.sync()
     assert (
-        one.learner.rule.export()["classes"]
-        == other.learner.rule.export()["classes"]
-        == [(*group, 701.0, 700.0)]
+        one.rule.export()["classes"] == other.rule.export()["classes"] == [(*group, 701.0, 700.0)]
     )
 
 
@@ -189,17 +187,17 @@ def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
         },
     )
     process = Process(store.url)
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == []
-    assert [name for name, *_ in process.learner.rule.export()["classes"]] == []
+    assert [name for name, *_ in process.rule.export()["classes"]] == []
     client.hset(KEY, mapping={b"\xff\xfe": b"\xff", '["d", 1e999, 0, 0]': "1 1", "[" * 1000: "1 1"})
     client.hset(KEY, '["e", 0, 1, 0]', "1 1")
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == []
-    assert [name for name, *_ in process.learner.rule.export()["classes"]] == ["e"]
+    assert [name for name, *_ in process.rule.export()["classes"]] == ["e"]
     client.delete(KEY)
     client.set(KEY, "a string")
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == ["redis"]
 
 
@@ -217,7 +215,7 @@ def test_the_table_is_bounded_and_follows_its_traffic(store: Server) -> None:
     calls, returned = map(float, client.hget(KEY, '["agent 1", 0, 1, 0]').split())
     assert calls < 16384
     assert returned / calls == pytest.approx(0.5, abs=0.01)
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == []
     fleet.close()
 
@@ -226,10 +224,10 @@ def test_an_agent_of_any_name_is_shared(store: Server) -> None:
     store.start()
     one, other = Process(store.url), Process(store.url)
     group = CallClass("\U0001f600" * 64, 4, 16, 4)
-    one.learner.rule.give_back({group: (3.0, 1.0)})
-    one.learner.sync()
-    other.learner.sync()
-    assert other.learner.rule.export()["classes"] == [(*group, 3.0, 1.0)]
+    one.rule.give_back({group: (3.0, 1.0)})
+    one.state.sync()
+    other.state.sync()
+    assert other.rule.export()["classes"] == [(*group, 3.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -242,9 +240,7 @@ def test_no_password_is_logged(
     configure(rule="adaptive", redis_url=f"redis://:{password}@127.0.0.1:1/0")
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         client.chat.completions.create(model="stand-in", messages=question(), max_tokens=2)  # type: ignore[arg-type]
-    learned = learning.learner(configure(), lambda *_: None)
-    assert learned is not None
-    learned.sync()
+    active_state().sync()
     assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {
         "redis"
     }
@@ -315,17 +311,17 @@ def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_p
 
 FORKING = """
 import os, threading
-from otel_kvpolicy import configure
-from otel_kvpolicy import persistence as learning
+from otel_kvpolicy import configure, persistence
 
-learning.started = threading.Event()
-learned = learning.learner(configure(rule="adaptive", redis_url="redis://127.0.0.1:1/0"), lambda *_: None)
-assert learning.started.wait(20)
+persistence.started = threading.Event()
+state = persistence.AdaptiveState(lambda *_: None)
+state.rule_for(configure(rule="adaptive", redis_url="redis://127.0.0.1:1/0"))
+assert persistence.started.wait(20)
 child = os.fork()
 import redis
 if not child:
     os._exit(0)
-learned.leave()
+state.close()
 os.waitpid(child, 0)
 print("ended", flush=True)
 """
@@ -333,8 +329,8 @@ print("ended", flush=True)
 
 SLOW = """
 import threading
-from otel_kvpolicy import persistence as learning
-learning.started.set()
+from otel_kvpolicy import persistence
+persistence.started.set()
 threading.Event().wait(1)
 """
 
@@ -356,6 +352,6 @@ def test_a_worker_forked_while_redis_is_imported_can_import_it(tmp_path: Path) -
 @pytest.mark.parametrize("url", ["nonsense", "http://host", "redis://127.0.0.1:1/0"])
 def test_a_url_that_leads_nowhere_is_a_counted_fault(url: str) -> None:
     process = Process(url)
-    process.learner.sync()
+    process.state.sync()
     assert process.faults == ["redis"]
     assert settings.current().rule == "adaptive"

@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from otel_kvpolicy import KVPolicyInstrumentor
+from otel_kvpolicy.persistence import AdaptiveState
 from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
@@ -45,6 +47,11 @@ def teach(rule: AdaptiveRule, clock: list[float]) -> None:
         ask([*messages, said("assistant", "yes"), said("user", "and then?")], "chat")
         ask(question(), "batch")
         ask(task(), "batch")
+
+
+def active_state() -> AdaptiveState:
+    """The state of the instrumentor that is on."""
+    return KVPolicyInstrumentor()._runtime.adaptive
 
 
 def taught_file(folder: Path) -> Path:

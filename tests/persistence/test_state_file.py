@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from otel_kvpolicy import configure
-from otel_kvpolicy import persistence as learning
-from otel_kvpolicy.persistence import state_file
+from otel_kvpolicy import configure, settings
+from otel_kvpolicy.persistence import AdaptiveState, state_file
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-from .taught import said, taught_file, teach
+from .taught import active_state, said, taught_file, teach
 
 APP = """
 from openai import OpenAI
@@ -40,12 +39,22 @@ def failed(seam: str, error: Exception) -> None:
     pytest.fail(f"{seam}: {error!r}")
 
 
+def new_state() -> AdaptiveState:
+    """The state of a process that starts with the settings as they are, without its thread."""
+    state = AdaptiveState(failed)
+    state.rule = state._make(settings.current())
+    return state
+
+
+def rule_of(state: AdaptiveState) -> AdaptiveRule:
+    assert state.rule is not None
+    return state.rule
+
+
 def restart(path: Path) -> AdaptiveRule:
     """The rule of a process that starts with the file."""
-    learning.forget()
-    learned = learning.learner(configure(rule="adaptive", state_file=str(path)), failed)
-    assert learned is not None
-    return learned.rule
+    configure(rule="adaptive", state_file=str(path))
+    return rule_of(new_state())
 
 
 def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path: Path) -> None:
@@ -55,7 +64,7 @@ def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path:
         for name, value in os.environ.items()
         if not name.startswith(("OTEL_", "KV_CACHE_"))
     }
-    settings = {
+    variables = {
         "OPENAI_BASE_URL": server.base_url,
         "KV_CACHE_RULE": "adaptive",
         "KV_CACHE_STATE_FILE": str(path),
@@ -69,7 +78,7 @@ def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path:
         APP,
     ]
     for runs in (1, 2):
-        subprocess.run(command, env={**clean, **settings}, check=True, timeout=60)
+        subprocess.run(command, env={**clean, **variables}, check=True, timeout=60)
         assert [group[:4] for group in json.loads(path.read_text())["classes"]] == [
             ["", 0, 2, 0]
         ], runs
@@ -82,18 +91,10 @@ def test_it_is_written_and_read_whole(
     path = tmp_path / "learned.json"
     configure(rule="adaptive", state_file=str(path))
     call(server)
-    learned = learning.learner(configure(), failed)
-    assert learned is not None
-    learned.sync()
-    before = json.dumps(learned.rule.export())
+    state = active_state()
+    state.sync()
+    before = json.dumps(rule_of(state).export())
     assert json.dumps(restart(path).export()) == before
-
-
-def running() -> learning.Learner:
-    """The learner of a process that runs, with a file or without."""
-    learned = learning.learner(configure(), failed)
-    assert learned is not None
-    return learned
 
 
 def counts(state: dict[str, Any]) -> dict[tuple[Any, ...], float]:
@@ -108,12 +109,12 @@ def test_a_file_set_while_the_process_runs_is_read_before_it_is_written(
     path = taught_file(tmp_path)
     before = json.loads(path.read_text())
     configure(rule="adaptive")
-    learned = running()
+    state = new_state()
     configure(state_file=str(path))
     if end:
-        learned.leave()
+        state.close()
     else:
-        learned.sync()
+        state.sync()
     assert json.loads(path.read_text()) == before
 
 
@@ -121,10 +122,11 @@ def test_what_was_learned_before_a_file_was_set_counts_too(tmp_path: Path) -> No
     path, other = taught_file(tmp_path), tmp_path / "other.json"
     before = json.loads(path.read_text())
     configure(rule="adaptive")
-    learned, clock = running(), [0.0]
-    learned.rule._clock = lambda: 3 * clock[0]  # comes back later than what the file tells of
-    teach(learned.rule, clock)
-    own = learned.rule.export()
+    state, clock = new_state(), [0.0]
+    rule = rule_of(state)
+    rule._clock = lambda: 3 * clock[0]  # prompts come back later than the file says
+    teach(rule, clock)
+    own = rule.export()
     for name in (
         path,
         path,
@@ -132,7 +134,7 @@ def test_what_was_learned_before_a_file_was_set_counts_too(tmp_path: Path) -> No
         path,
     ):  # read once: what it holds afterwards is what this process has written
         configure(state_file=str(name))
-        learned.sync()
+        state.sync()
         written = json.loads(name.read_text())
         assert counts(written) == {
             group: counts(before)[group] + calls for group, calls in counts(own).items()
@@ -147,9 +149,9 @@ def test_a_damaged_file_set_while_the_process_runs_is_set_aside(
     path = tmp_path / "learned.json"
     path.write_text("{")
     configure(rule="adaptive")
-    learned = running()
+    state = new_state()
     configure(state_file=str(path))
-    learned.sync()
+    state.sync()
     assert path.with_name("learned.json.damaged").read_text() == "{"
     assert json.loads(path.read_text())["classes"] == []
     assert str(path) in caplog.text
@@ -166,13 +168,12 @@ def test_a_file_that_cannot_be_read_is_not_written(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", unreadable)
-        learned = learning.Learner(
-            configure(rule="adaptive", state_file=str(path)), lambda seam, _: faults.append(seam)
-        )
-        learned.sync()
+        state = AdaptiveState(lambda seam, _: faults.append(seam))
+        state.rule = state._make(configure(rule="adaptive", state_file=str(path)))
+        state.sync()
     assert faults == ["state_file"] * 2
     assert path.read_bytes() == before
-    learned.sync()
+    state.sync()
     assert faults == ["state_file"] * 2
     assert json.loads(path.read_bytes())["classes"] == json.loads(before)["classes"]
 
@@ -214,9 +215,7 @@ def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(
     (tmp_path / "file").write_text("in the way")
     configure(rule="adaptive", state_file=str(tmp_path / "file" / "learned.json"))
     call(server)
-    learned = learning.learner(configure(), failed)
-    assert learned is not None
-    learned.sync()
+    active_state().sync()
     assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {
         "state_file"
     }
@@ -236,9 +235,7 @@ def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
-    learned = learning.learner(configure(), failed)
-    assert learned is not None
-    learned.sync()
+    active_state().sync()
     assert path.is_fifo()
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
     assert {point["kvpolicy.seam"] for point, _ in instrumented.points("kvpolicy.errors")} == {

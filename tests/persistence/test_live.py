@@ -10,12 +10,11 @@ import pytest
 from openai import APIConnectionError, AsyncOpenAI, OpenAI
 
 from otel_kvpolicy import KVCacheLayeringPolicy, KVPolicyInstrumentor, configure, kv_context
-from otel_kvpolicy import persistence as learning
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-from .taught import SYSTEM, question, said, task, taught_file
+from .taught import SYSTEM, active_state, question, said, task, taught_file
 
 SKIPPED = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
 
@@ -278,7 +277,9 @@ def test_a_partial_store_keeps_the_head_that_came_before(
     }
     told = attributes(instrumented)
     assert (told["kvpolicy.decision"], told["kvpolicy.keep_tokens"]) == ("skip", kept)
-    assert f"Its first {kept} tokens came before and are stored." in told["kvpolicy.explanation"]
+    assert (
+        f"Its first {kept} tokens were seen before and are stored." in told["kvpolicy.explanation"]
+    )
     configure(partial_store=False)
     call(server, task(), "batch")
     assert server.last.body["kv_transfer_params"] == SKIPPED
@@ -356,8 +357,6 @@ def test_what_is_learned_holds_no_content(
         extra_headers={"x-canary": "canary"},
         extra_query={"canary": "canary"},
     )
-    learned = learning.learner(configure(), lambda seam, error: pytest.fail(f"{seam}: {error!r}"))
-    assert learned is not None
-    learned.sync()
+    active_state().sync()
     assert "no turns" not in path.read_text()
     assert "canary" not in path.read_text()

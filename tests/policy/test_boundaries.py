@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.adaptive.boundaries import NO_BOUNDARIES, Chain, TraceBoundaries
+from otel_kvpolicy.policy.adaptive.boundaries import NO_BOUNDARIES, Boundaries, TraceBoundaries
 from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of as lazy_boundaries_of
 from otel_kvpolicy.policy.signals import CallText
 from otel_kvpolicy.requests import read_chat, read_responses
@@ -53,7 +53,7 @@ TALK = [
 ]
 
 
-def spelled(chain: Chain) -> TraceBoundaries:
+def spelled(chain: Boundaries) -> TraceBoundaries:
     """All boundaries of a chain, from the start on."""
     hashes = list(chain.backwards())[::-1]
     return TraceBoundaries(
