@@ -48,8 +48,7 @@ else:
                     raise
                 extra = cmd_name if cmd_name in _EXTRAS else "cli"
                 raise click.ClickException(
-                    f"{cmd_name} needs the package {missing.name}; "
-                    f"run: pip install 'otel-kvpolicy[{extra}]'"
+                    f"{cmd_name} needs {missing.name}: pip install 'otel-kvpolicy[{extra}]'"
                 ) from missing
             return command
 
@@ -61,7 +60,3 @@ else:
     @click.version_option(package_name="otel-kvpolicy")
     def main() -> None:
         """Inspect and test which calls store their KV cache, and why."""
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""Jaeger, Tempo and Phoenix as far as ``explain`` asks them, on a real socket: their paths, parameters, filters and answers.
+"""HTTP servers that answer the requests of ``explain`` as Jaeger, Tempo and Phoenix do.
 
-The shapes are the documented ones of Jaeger's ``/api`` (1 and 2), of Tempo's ``/api`` and ``/api/v2``, and of Phoenix's ``/v1``.
-Another test asks a real Phoenix.
+Paths, parameters, filters and answers follow the documentation of Jaeger's ``/api`` (1 and 2),
+Tempo's ``/api`` and ``/api/v2``, and Phoenix's ``/v1``. ``test_phoenix.py`` uses a real Phoenix.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Backend = Callable[[Spans], list[BaseRoute]]
 
 @contextmanager
 def serving(routes: Sequence[BaseRoute]) -> Iterator[str]:
-    """Serves on loopback; yields the URL."""
+    """Serve on loopback and yield the URL."""
     listener = listen("127.0.0.1", 0)
     server = LoopbackServer(Starlette(routes=list(routes)), [listener], "trace-backend")
     server.start()
@@ -46,7 +46,7 @@ def answering(path: str, answer: Callable[[Request], Response]) -> Route:
     return Route(path, endpoint)
 
 
-# --- Jaeger ------------------------------------------------------------------------------------------------------------------------
+# --- Jaeger ---------------------------------------------------------------------------------------
 
 
 def jaeger_backend(spans: Spans) -> list[BaseRoute]:
@@ -99,13 +99,13 @@ def jaeger_backend(spans: Spans) -> list[BaseRoute]:
     ]
 
 
-# --- Tempo -------------------------------------------------------------------------------------------------------------------------
+# --- Tempo ----------------------------------------------------------------------------------------
 
 _CLAUSE = re.compile(r'(span|resource)\.(\S+) (=|!=) ("(?:[^"\\]|\\.)*"|-?\d+|nil)')
 
 
 def _spanset(query: str) -> Callable[[ReadableSpan], bool]:
-    """The filter of a TraceQL query that is one spanset of clauses that all hold."""
+    """Return the filter of a TraceQL query, which must be one spanset of ANDed clauses."""
     inner = query.removeprefix("{ ").removesuffix(" }")
     clauses = [_CLAUSE.fullmatch(clause) for clause in inner.split(" && ")]
     assert all(clauses), f"not understood: {query}"
@@ -171,22 +171,21 @@ def tempo_backend(spans: Spans, *, v2: bool = True, status: str = "COMPLETE") ->
     return [*routes, answering("/api/v2/traces/{id}", one_v2)] if v2 else [*routes]
 
 
-# --- Phoenix -----------------------------------------------------------------------------------------------------------------------
+# --- Phoenix --------------------------------------------------------------------------------------
 
 
 def phoenix_backend(spans: Spans, *, page: int = 2) -> list[BaseRoute]:
-    """A project for each service. Pages are shorter than what is asked for, so that cursors matter."""
+    """One project per service. Pages are shorter than the requested limit, to test cursors."""
     projects = {
         f"UHJvamVjdDo{number}": name
         for number, name in enumerate(sorted({service(span) for span in spans}))
     }
 
     def paged(request: Request, items: list[Any]) -> Response:
-        at = int(request.query_params.get("cursor", 0))
-        more = at + page < len(items)
-        return JSONResponse(
-            {"data": items[at : at + page], "next_cursor": str(at + page) if more else None}
-        )
+        start = int(request.query_params.get("cursor", 0))
+        end = start + page
+        cursor = str(end) if end < len(items) else None
+        return JSONResponse({"data": items[start:end], "next_cursor": cursor})
 
     def list_projects(request: Request) -> Response:
         return paged(

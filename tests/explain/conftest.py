@@ -1,4 +1,4 @@
-"""Two really instrumented services that call a stand-in, one that is not instrumented, and all that they recorded."""
+"""Two instrumented services that call a stand-in server, and everything they recorded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,16 @@ REPLY: Any = {"role": "assistant", "content": "yes"}
 
 @dataclass(frozen=True)
 class Recorded:
-    """Attributes: all finished spans, the decision log, and ids of four traces."""
+    """What the services recorded.
+
+    Attributes:
+        spans: all finished spans.
+        log: the decision log.
+        order: trace of three calls of the service ``shop``.
+        later: trace of one call of ``shop``, with the same prefix as the first call of ``order``.
+        mail: trace of one call of the service ``mail/out``.
+        plain: trace of one span of ``mail/out`` without a decision.
+    """
 
     spans: tuple[ReadableSpan, ...]
     log: Path
@@ -44,17 +53,17 @@ class Recorded:
 
     @property
     def decided(self) -> list[ReadableSpan]:
-        """Spans with a decision, in the order in which they began."""
+        """Spans with a decision, oldest first."""
         found = [span for span in self.spans if "kvpolicy.decision" in (span.attributes or {})]
         return sorted(found, key=lambda span: span.start_time or 0)
 
     def of(self, trace: str) -> list[ReadableSpan]:
-        """A trace's spans with a decision."""
+        """Spans of a trace that have a decision, oldest first."""
         return [span for span in self.decided if trace_id(span) == trace]
 
 
 class Process:
-    """One instrumented process."""
+    """Makes chat calls as an instrumented process does."""
 
     def __init__(self, client: OpenAI, tracer: Tracer) -> None:
         self._client = client
@@ -68,6 +77,7 @@ class Process:
 
 @contextmanager
 def process(exporter: SpanExporter, server: StandIn, name: str) -> Iterator[Process]:
+    """An instrumented process of the service ``name`` that calls ``server``."""
     provider = TracerProvider(
         resource=Resource({"service.name": name, "openinference.project.name": name})
     )
@@ -83,7 +93,7 @@ def process(exporter: SpanExporter, server: StandIn, name: str) -> Iterator[Proc
 
 @pytest.fixture(scope="session")
 def recorded(shared_server: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """``shop`` makes three calls in one trace and one, with the first's prefix, in another; ``mail/out`` makes one."""
+    """Spans and decision log of four calls of ``shop`` and one call of ``mail/out``."""
     log, exporter = tmp_path_factory.mktemp("explain") / "decisions.jsonl", InMemorySpanExporter()
     settings = dict.fromkeys(Settings.model_fields)
     otel_kvpolicy.configure(**{**settings, "decision_log": str(log)})
@@ -110,5 +120,5 @@ def recorded(shared_server: StandIn, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def log(recorded: Recorded, tmp_path: Path) -> Path:
-    """The decision log, to be written in."""
+    """A copy of the decision log that a test may change."""
     return Path(copyfile(recorded.log, tmp_path / "decisions.jsonl"))

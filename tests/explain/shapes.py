@@ -1,4 +1,4 @@
-"""Finished spans in the shapes in which the sources of ``explain`` hold them."""
+"""Finished spans in the formats of each source of ``explain``."""
 
 from __future__ import annotations
 
@@ -37,31 +37,38 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 def by_trace(spans: Spans) -> dict[str, list[ReadableSpan]]:
-    """Traces, the one that began last first."""
+    """Return spans by trace id, the newest trace first."""
     traces: dict[str, list[ReadableSpan]] = {}
     for span in sorted(spans, key=lambda span: span.start_time or 0, reverse=True):
         traces.setdefault(trace_id(span), []).append(span)
     return traces
 
 
-# --- OTLP --------------------------------------------------------------------------------------------------------------------------
+# --- OTLP -----------------------------------------------------------------------------------------
 
 
 def protobuf_json(spans: Sequence[ReadableSpan]) -> list[dict[str, Any]]:
-    """Resource spans as the protobuf library spells them, and Tempo with it: ids in base64, enumerations by name."""
-    found: list[dict[str, Any]] = MessageToDict(encode_spans(spans)).get("resourceSpans", [])
-    return found
+    """Return resource spans as Tempo and the protobuf library write them.
+
+    Ids are in base64, enumerations are names.
+    """
+    resources: list[dict[str, Any]] = MessageToDict(encode_spans(spans)).get("resourceSpans", [])
+    return resources
 
 
 def collector_json(spans: Sequence[ReadableSpan]) -> dict[str, Any]:
-    """A batch as the Collector's file exporter writes it: ids in hex, enumerations by number, 64-bit integers as text."""
+    """Return a batch as the Collector's file exporter writes it.
+
+    Ids are in hex, enumerations are numbers, 64-bit integers are text.
+    """
     document: dict[str, Any] = _hex(MessageToDict(encode_spans(spans), use_integers_for_enums=True))
     return document
 
 
 def collector_lines(spans: Sequence[ReadableSpan], batch: int = 3) -> str:
     lines = [
-        json.dumps(collector_json(spans[at : at + batch])) for at in range(0, len(spans), batch)
+        json.dumps(collector_json(spans[start : start + batch]))
+        for start in range(0, len(spans), batch)
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -78,11 +85,14 @@ def _hex(value: Any) -> Any:
     }
 
 
-# --- Jaeger ------------------------------------------------------------------------------------------------------------------------
+# --- Jaeger ---------------------------------------------------------------------------------------
 
 
 def jaeger(spans: Spans) -> dict[str, Any]:
-    """What Jaeger's ``/api/traces`` answers: microseconds, arrays as JSON text, a table of processes for each trace."""
+    """Return what Jaeger's ``/api/traces`` answers.
+
+    Times are in microseconds, arrays are JSON text, and each trace has a table of processes.
+    """
     traces = [_jaeger_trace(identity, members) for identity, members in by_trace(spans).items()]
     return {"data": traces, "total": 0, "limit": 0, "offset": 0, "errors": None}
 
@@ -120,11 +130,11 @@ def _tag(name: str, value: Any) -> dict[str, Any]:
     return {"key": name, "type": _TYPES[type(value)], "value": value}
 
 
-# --- Phoenix -----------------------------------------------------------------------------------------------------------------------
+# --- Phoenix --------------------------------------------------------------------------------------
 
 
 def phoenix(span: ReadableSpan) -> dict[str, Any]:
-    """A span as Phoenix's REST API lists it."""
+    """Return a span as Phoenix's REST API lists it."""
     return {
         "id": base64.b64encode(f"Span:{span.context.span_id}".encode()).decode(),
         "name": span.name,

@@ -1,4 +1,4 @@
-"""Decisions of the learned rule: read back as they were taken, told with what was learned, and decided offline."""
+"""Decisions of the adaptive rule: read back, explained, and made for a request without a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from otel_kvpolicy.telemetry.spans import decision_attributes
 
 from ..conftest import Telemetry
 from ..persistence.taught import question, said, taught_file
-from .asking import ask
+from .asking import ask, codes, failure
 from .test_round_trip import read_back
 
 SHARE = st.floats(0, 1, allow_nan=False)
@@ -47,7 +47,7 @@ whys = st.builds(
 
 
 @given(whys)
-def test_the_decision_that_was_taken(why: Why) -> None:
+def test_a_recorded_decision_is_read_back_unchanged(why: Why) -> None:
     worthy = why.code != "reuse_unlikely"
     decision = KVCacheDecision(
         cache_worthy=worthy, skip_save=not worthy, score=round(why.reuse, 4), reasons=[why.reason]
@@ -75,69 +75,65 @@ def test_the_decision_that_was_taken(why: Why) -> None:
 
 
 @pytest.fixture
-def lessons(tmp_path: Path) -> str:
+def state_file(tmp_path: Path) -> str:
+    """A state file that says that calls of the agent ``batch`` do not come back."""
     return str(taught_file(tmp_path))
 
 
-def decided(
+def explain_call(
     server: StandIn, tmp_path: Path, messages: list[dict[str, Any]], agent: str, **settings: Any
-) -> tuple[dict[str, Any], str]:
-    """Makes a call and asks for its reason: as JSON, and in words."""
+) -> dict[str, Any]:
+    """Makes a call and returns its explanation."""
     log = tmp_path / "decisions.jsonl"
     configure(decision_log=str(log), rule="adaptive", **settings)
     with OpenAI(base_url=server.base_url, api_key="key") as client, kv_context(agent_name=agent):
         client.chat.completions.create(model="stand-in", messages=messages, max_tokens=2)  # type: ignore[call-overload]
     assert decision_log.flush()
     trace = json.loads(log.read_text().splitlines()[-1])["trace_id"]
+    assert ask(trace, "--from", str(log)).code == 0
     (call,) = ask(trace, "--from", str(log), "--json").calls
-    return call, " ".join(ask(trace, "--from", str(log)).out.split())
+    return call
 
 
-def test_a_skipped_call(
-    server: StandIn, instrumented: Telemetry, lessons: str, tmp_path: Path
+def test_a_skipped_call_would_be_stored_at_another_reuse_or_theta(
+    server: StandIn, instrumented: Telemetry, state_file: str, tmp_path: Path
 ) -> None:
-    call, words = decided(server, tmp_path, question(), "batch", state_file=lessons, shadow=True)
+    call = explain_call(server, tmp_path, question(), "batch", state_file=state_file, shadow=True)
     assert (call["verdict"], call["rule"]) == ("skip", "adaptive")
-    assert call["headline"].endswith(
-        "calls of its class come back too seldom for what a place in the cache is worth."
-    )
-    reuse, theta = call["changes"]
+    assert [reason.partition("(")[0] for reason in call["decision"]["reasons"]] == [
+        "reuse_unlikely"
+    ]
     facts = {fact["name"]: fact["value"] for fact in call["facts"]}
-    assert reuse["value"] == pytest.approx(
-        facts["kvpolicy.adaptive.theta"] - facts["kvpolicy.adaptive.doubt"]
+    reuse, doubt, theta = (
+        facts[f"kvpolicy.adaptive.{name}"] for name in ("reuse", "doubt", "theta")
     )
-    assert theta["value"] == pytest.approx(
-        facts["kvpolicy.adaptive.reuse"] + facts["kvpolicy.adaptive.doubt"]
-    )
-    assert "it would have been stored with any one of - P(reuse) of its class at" in words
-    assert (
-        "adaptive.class batch, no turns, 1k-2k tokens, new (of the learned rule: the call's class"
-        in words
-    )
-    assert "shadow.decision skip" in words
-    assert "What the rule has learned moves on" in words
+    assert [(change["name"], change["value"]) for change in call["changes"]] == [
+        ("kvpolicy.adaptive.reuse", pytest.approx(theta - doubt)),
+        ("kvpolicy.adaptive.theta", pytest.approx(reuse + doubt)),
+    ]
+    assert facts["kvpolicy.adaptive.class"] == "batch, no turns, 1k-2k tokens, new"
+    assert facts["kvpolicy.shadow.decision"] == "skip"
+    assert "adaptive_state" in codes(call["caveats"])
 
 
-def test_a_stored_call(
-    server: StandIn, instrumented: Telemetry, lessons: str, tmp_path: Path
+def test_a_stored_call_would_be_skipped_at_a_higher_theta(
+    server: StandIn, instrumented: Telemetry, state_file: str, tmp_path: Path
 ) -> None:
-    call, words = decided(
-        server, tmp_path, [said("system", "short"), *question()], "chat", state_file=lessons
+    call = explain_call(
+        server, tmp_path, [said("system", "short"), *question()], "chat", state_file=state_file
     )
     assert call["verdict"] == "store"
-    assert "it would have been skipped with any one of - theta above" in words
+    assert call["changes"][0]["name"] == "kvpolicy.adaptive.theta"
     assert call["changes"][0]["value"] > 0.5
 
 
-def test_a_call_that_its_doubt_alone_stores_is_not_turned_by_a_class_that_never_comes_back() -> (
-    None
-):
-    call = offline("--set", "KV_CACHE_RULE=adaptive")
+def test_a_call_stored_for_doubt_alone_does_not_depend_on_its_reuse() -> None:
+    call = decide("--set", "KV_CACHE_RULE=adaptive")
     assert call["verdict"] == "store"
     assert [change["name"] for change in call["changes"]] == ["kvpolicy.adaptive.theta"]
 
 
-def offline(*arguments: str) -> dict[str, Any]:
+def decide(*arguments: str) -> dict[str, Any]:
     body = json.dumps({"model": "stand-in", "messages": question()})
     answer = ask("--request", "-", "--json", "--role", "batch", *arguments, stdin=body)
     assert (answer.code, answer.err) == (0, "")
@@ -145,23 +141,23 @@ def offline(*arguments: str) -> dict[str, Any]:
     return call
 
 
-def test_offline_it_decides_by_what_its_file_says_and_leaves_that_alone(lessons: str) -> None:
-    before = Path(lessons).read_bytes()
-    assert offline("--set", "KV_CACHE_RULE=adaptive")["verdict"] == "store"
-    taught = offline("--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={lessons}")
-    assert (taught["verdict"], taught["decision"]["skip_save"]) == ("skip", True)
-    assert Path(lessons).read_bytes() == before
-    missing = offline(
-        "--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={lessons}.none"
+def test_a_request_is_decided_by_the_state_file_which_stays_unchanged(state_file: str) -> None:
+    before = Path(state_file).read_bytes()
+    assert decide("--set", "KV_CACHE_RULE=adaptive")["verdict"] == "store"
+    call = decide("--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={state_file}")
+    assert (call["verdict"], call["decision"]["skip_save"]) == ("skip", True)
+    assert Path(state_file).read_bytes() == before
+    missing = decide(
+        "--set", "KV_CACHE_RULE=adaptive", "--set", f"KV_CACHE_STATE_FILE={state_file}.none"
     )
     assert missing["verdict"] == "store"
 
 
-def test_offline_with_a_file_that_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "learned.json"
+def test_a_damaged_state_file_stops_the_decision_and_stays_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
     path.write_text("{")
     body = json.dumps({"messages": question()})
-    answer = ask(
+    failed = failure(
         "--request",
         "-",
         "--set",
@@ -170,6 +166,7 @@ def test_offline_with_a_file_that_is_none(tmp_path: Path) -> None:
         f"KV_CACHE_STATE_FILE={path}",
         stdin=body,
     )
-    assert answer.code == 1
-    assert answer.err.startswith(f"explain: -: KV_CACHE_STATE_FILE: cannot use {path}: ")
+    assert (failed.exit_code, failed.code) == (1, "cannot_decide")
+    assert "KV_CACHE_STATE_FILE" in failed.line
+    assert str(path) in failed.line
     assert path.read_text() == "{"

@@ -1,9 +1,8 @@
-"""What is special to files: other exporters, standard input, rotation, lines that are torn or are none of ours."""
+"""File sources: other exporters, standard input, rotated logs, incomplete and unrelated lines."""
 
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,19 @@ from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 import otel_kvpolicy
 from otel_kvpolicy.standin import StandIn
 
-from .asking import ask
+from .asking import ask, failure
 from .conftest import HI, MANUAL, RULES, Recorded, process
 from .shapes import collector_lines, span_id
 
 
-def test_standard_input(recorded: Recorded) -> None:
+def test_standard_input_is_a_source(recorded: Recorded) -> None:
     answer = ask(recorded.mail, "--from", "-", "--json", stdin=collector_lines(recorded.spans))
     assert answer.code == 0
-    assert json.loads(answer.out)["source"] == "standard input"
+    assert answer.document["source"] == "standard input"
+    assert len(answer.calls) == 1
 
 
-def test_what_the_json_file_exporter_writes(shared_server: StandIn, tmp_path: Path) -> None:
+def test_files_of_the_json_file_exporter_are_read(shared_server: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     with process(FileSpanExporter(path), shared_server, "shop") as shop:
         shop.chat(RULES, HI)
@@ -38,12 +38,12 @@ def test_what_the_json_file_exporter_writes(shared_server: StandIn, tmp_path: Pa
     )
 
 
-def test_the_decision_log_in_force_is_the_default(recorded: Recorded) -> None:
+def test_the_configured_decision_log_is_the_default_source(recorded: Recorded) -> None:
     otel_kvpolicy.configure(decision_log=str(recorded.log))
     assert len(ask("--json").calls) == len(recorded.decided)
 
 
-def test_a_rotated_decision_log_is_read_whole(recorded: Recorded, log: Path) -> None:
+def test_rotated_files_of_a_decision_log_are_read_too(recorded: Recorded, log: Path) -> None:
     lines = log.read_text().splitlines(keepends=True)
     for number, part in enumerate((lines[4:], lines[3:4], lines[1:3], lines[:1])):
         log.with_name(log.name + (f".{number}" if number else "")).write_text("".join(part))
@@ -61,19 +61,19 @@ def test_a_span_id_alone_finds_its_call_in_a_file(recorded: Recorded) -> None:
     assert call["trace_id"] == recorded.mail
 
 
-def test_a_torn_last_line_is_passed_over_and_told(recorded: Recorded, log: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_and_noted(recorded: Recorded, log: Path) -> None:
     with log.open("a") as file:
         file.write('{"timestamp": "2026-')
     answer = ask(recorded.order, "--from", log, "--json")
     assert answer.code == 0
     assert len(answer.calls) == 3
-    assert (
-        answer.err
-        == f"explain: passed over a line of {log} that is no JSON (line {len(recorded.decided) + 1})\n"
-    )
+    (note,) = answer.document["notes"]
+    assert note["code"] == "unreadable_lines"
+    assert note["values"] == {"lines": 1, "first": len(recorded.decided) + 1}
+    assert answer.err == f"explain: {note['text']}\n"
 
 
-def test_other_signals_and_other_lines_do_not_matter(recorded: Recorded, tmp_path: Path) -> None:
+def test_other_signals_and_unrelated_lines_are_ignored(recorded: Recorded, tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     others = [
         '{"resourceMetrics": []}',
@@ -121,30 +121,32 @@ def bad(folder: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "code"),
     [
-        ("missing", "there is no file {path}"),
-        ("empty-folder", "{path} is a directory without a .json or .jsonl file"),
-        ("prose", "{path} holds no JSON lines: line 1 cannot be read"),
-        ("deep", "{path} holds no JSON lines: line 1 cannot be read"),
-        ("not-otlp", "{path}, line 1: not shaped like OTLP: "),
-        ("not-spans", "{path}, line 1: not shaped like OTLP: "),
-        ("not-jaeger", "{path}, line 1: not shaped like Jaeger's JSON: "),
-        ("cut.gz", "cannot read {path}: "),
-        ("plain.gz", "cannot read {path}: "),
+        ("missing", "no_such_file"),
+        ("empty-folder", "no_files"),
+        ("prose", "not_json"),
+        ("deep", "not_json"),
+        ("not-otlp", "unknown_format"),
+        ("not-spans", "unknown_format"),
+        ("not-jaeger", "unknown_format"),
+        ("cut.gz", "unreadable"),
+        ("plain.gz", "unreadable"),
     ],
 )
-@pytest.mark.parametrize("asked", [["feed"], []], ids=["trace", "recent"])
-def test_a_file_that_cannot_be_read_is_one_line(
-    tmp_path: Path, name: str, said: str, asked: list[str]
+@pytest.mark.parametrize("arguments", [["feed"], []], ids=["trace", "recent"])
+def test_an_unreadable_file_is_an_error_of_one_line(
+    tmp_path: Path, name: str, code: str, arguments: list[str]
 ) -> None:
     path = bad(tmp_path, name)
-    answer = ask(*asked, "--from", path)
-    assert answer.code == 1
-    assert answer.complaint.startswith("explain: " + said.format(path=path))
+    failed = failure(*arguments, "--from", path)
+    assert (failed.exit_code, failed.code) == (1, code)
+    assert path in failed.line
+    assert ("line 1" in failed.line) is (code in {"not_json", "unknown_format"})
 
 
-def test_a_file_that_opens_and_cannot_be_read() -> None:
-    answer = ask("--from", "/proc/self/mem")  # opens, and cannot be read at its start
-    assert answer.code == 1
-    assert answer.complaint.startswith("explain: cannot read /proc/self/mem: ")
+def test_a_file_that_opens_but_cannot_be_read_is_an_error_of_one_line() -> None:
+    path = "/proc/self/mem"  # reading at position 0 fails
+    failed = failure("--from", path)
+    assert (failed.exit_code, failed.code) == (1, "unreadable")
+    assert path in failed.line

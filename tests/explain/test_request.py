@@ -1,4 +1,4 @@
-"""``--request``: the decision that a body would get, with the settings in force or others."""
+"""``--request``: the decision that a request body would get, with the current or other settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import otel_kvpolicy
 from otel_kvpolicy.standin import StandIn
 
 from ..conftest import Telemetry
-from .asking import ask
+from .asking import ask, change_keys, codes, failure, measure_keys, note_values
 from .conftest import HI, MANUAL, REPLY, RULES
 
 TOOL: Any = {
@@ -50,7 +50,7 @@ def decide(text: str, *arguments: str) -> dict[str, Any]:
     ],
     ids=["skip", "tools", "conversation", "caller"],
 )
-def test_it_says_what_would_really_be_sent(
+def test_the_planned_hint_is_what_a_real_call_sends(
     server: StandIn, instrumented: Telemetry, request_body: dict[str, Any]
 ) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
@@ -66,59 +66,49 @@ def test_it_says_what_would_really_be_sent(
         for name, value in span.attributes.items()
         if name.startswith("kvpolicy.signals.")
     }
-    (plan,) = call["afterwards"]
-    assert plan.startswith("It would go out with kv_transfer_params ")
-    assert (
-        json.loads(plan.removeprefix("It would go out with kv_transfer_params ").removesuffix("."))
-        == sent
-    )
+    assert codes(call["afterwards"]) == ["planned_hint"]
+    assert note_values(call["afterwards"], "planned_hint") == {"kv_transfer_params": sent}
+    assert json.dumps(sent) in call["afterwards"][0]["text"]
 
 
-def test_a_file_and_standard_input_say_the_same(tmp_path: Path) -> None:
+def test_a_request_is_read_from_a_file_or_from_standard_input(tmp_path: Path) -> None:
     path = tmp_path / "body.json"
     path.write_text(body(RULES, HI))
     answer = ask("--request", path)
     assert answer.code == 0
     assert answer.out == ask("--request", "-", stdin=body(RULES, HI)).out
-    assert answer.out.startswith(
-        "SKIPPED  chat stand-in\nThe call's KV is not to be stored: no signal reached its threshold.\n"
-    )
+    assert answer.out.startswith("SKIPPED  chat stand-in\n")
 
 
-def test_a_body_of_responses() -> None:
+def test_a_request_to_the_responses_api_is_decided() -> None:
     call = decide(json.dumps({"model": "m", "instructions": "page " * 1000, "input": "hi"}))
     assert call["decision"]["reasons"] == ["long_shared_prefix(1250>=1024t)"]
 
 
-def test_another_setting() -> None:
+def test_other_settings_are_tried_with_set() -> None:
     text = body(RULES, HI)
     assert decide(text)["verdict"] == "skip"
     call = decide(text, "--set", "KV_CACHE_MIN_PREFIX_TOKENS=512")
-    assert (call["verdict"], call["measures"][0]["text"]) == (
-        "store",
-        "812 of 512 tokens: 300 over",
-    )
+    assert (call["verdict"], measure_keys(call)[0]) == ("store", (812, 512, 300, True))
     call = decide(
         text, "--set", "KV_CACHE_CHARS_PER_TOKEN=2", "--set", "KV_CACHE_MIN_PREFIX_TOKENS=2000"
     )
-    assert (call["verdict"], call["measures"][0]["text"]) == (
-        "skip",
-        "1625 of 2000 tokens: 375 short",
-    )
-    assert decide(text, "--set", "KV_CACHE_HINT_KEYS=max_offload_tokens")["afterwards"] == [
-        'It would go out with kv_transfer_params {"lmcache.max_offload_tokens": 0}.'
-    ]
+    assert (call["verdict"], measure_keys(call)[0]) == ("skip", (1625, 2000, -375, False))
+    call = decide(text, "--set", "KV_CACHE_HINT_KEYS=max_offload_tokens")
+    assert note_values(call["afterwards"], "planned_hint") == {
+        "kv_transfer_params": {"lmcache.max_offload_tokens": 0}
+    }
     call = decide(text, "--set", "KV_CACHE_LAYERING=false")
-    assert (call["verdict"], call["afterwards"]) == ("none", ["Nothing would be sent."])
-    assert (
-        call["headline"]
-        == "Nothing is decided: KV_CACHE_LAYERING is off, and the server stores by its own rules."
-    )
+    assert (call["verdict"], codes(call["afterwards"])) == ("none", ["no_planned_hint"])
+    assert "KV_CACHE_LAYERING" in call["headline"]
+    assert call["caveats"] == []
     call = decide(text, "--set", "KV_CACHE_MODE=observe")
-    assert (call["verdict"], call["afterwards"]) == ("skip", ["Nothing would be sent."])
+    assert (call["verdict"], codes(call["afterwards"])) == ("skip", ["no_planned_hint"])
 
 
-def test_the_settings_in_force_are_the_ground(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_overrides_the_configuration_which_overrides_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = body(RULES, HI)
     monkeypatch.setenv("KV_CACHE_MIN_PREFIX_TOKENS", "800")
     assert decide(text)["verdict"] == "store"
@@ -127,24 +117,24 @@ def test_the_settings_in_force_are_the_ground(monkeypatch: pytest.MonkeyPatch) -
     assert decide(text, "--set", "KV_CACHE_MIN_PREFIX_TOKENS=812")["verdict"] == "store"
 
 
-def test_the_role_counts_in_what_would_turn_it() -> None:
+def test_a_given_role_counts_in_the_changes() -> None:
     half = {"role": "user", "content": "x" * 4 * 1024}
     call = decide(body(half), "--role", "planner")
     assert call["decision"]["reasons"] == ["reuse_heavy_role(planner)"]
-    assert [change["text"] for change in call["changes"]] == [
-        "1 fewer user token (1023 in all)",
-        "KV_CACHE_MIN_CONTEXT_TOKENS=2049",
+    assert change_keys(call) == [
+        ("signal", "user_tokens", 1023),
+        ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 2049),
     ]
-    # without the prefix the role would still hold it, so that is no change to tell
+    # Without the prefix the call would still be stored for its role.
     call = decide(body(MANUAL, half), "--role", "planner")
     assert call["decision"]["reasons"] == [
         "long_shared_prefix(1250>=1024t)",
         "large_fixed_context(2274>=2048t)",
     ]
     assert all(change["name"] != "prefix_tokens" for change in call["changes"])
-    # a role tips from half the threshold on, so twice the prompt is enough
+    # A role needs only half of the context threshold, so twice the prompt is enough.
     call = decide(body(RULES, HI), "--role", "planner")
-    assert call["changes"][-1]["text"] == "KV_CACHE_MIN_CONTEXT_TOKENS=1624"
+    assert change_keys(call)[-1] == ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 1624)
     assert (
         decide(body(RULES, HI), "--role", "planner", "--set", "KV_CACHE_MIN_CONTEXT_TOKENS=1624")[
             "verdict"
@@ -160,97 +150,86 @@ def test_the_role_counts_in_what_would_turn_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        ("{", "- is no JSON: "),
-        ("", "- is no JSON: "),
-        ("[" * 100_000, "-: "),
-        (
-            "[]",
-            "-: no request body: neither chat completions' 'messages' nor Responses' 'input' is in it",
-        ),
-        ('{"prompt": "hi"}', "-: no request body: "),
+        ("{", "not_json"),
+        ("", "not_json"),
+        ("[" * 100_000, "not_json"),
+        ("[]", "cannot_decide"),
+        ('{"prompt": "hi"}', "cannot_decide"),
     ],
-    ids=["half", "empty", "deep", "list", "completions"],
+    ids=["half", "empty", "too-deep", "list", "completions"],
 )
-def test_no_body_is_one_line(text: str, said: str) -> None:
-    answer = ask("--request", "-", stdin=text)
-    assert answer.code == 1
-    assert answer.complaint.startswith(f"explain: {said}")
+def test_a_body_that_is_no_chat_request_is_an_error_of_one_line(text: str, code: str) -> None:
+    failed = failure("--request", "-", stdin=text)
+    assert (failed.exit_code, failed.code) == (1, code)
+    if code == "cannot_decide":
+        assert "'messages'" in failed.line
+        assert "'input'" in failed.line
 
 
-def test_a_body_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
-    answer = ask("--request", tmp_path / "missing.json")
-    assert (answer.code, answer.complaint) == (
-        1,
-        f"explain: cannot read {tmp_path}/missing.json: No such file or directory",
-    )
-    (tmp_path / "latin").write_bytes(b'{"messages": "caf\xe9"}')
-    answer = ask("--request", tmp_path / "latin")
-    assert answer.code == 1
-    assert answer.complaint.startswith(f"explain: {tmp_path}/latin: ")
+def test_a_body_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "missing.json"
+    failed = failure("--request", path)
+    assert (failed.exit_code, failed.code) == (1, "unreadable")
+    assert str(path) in failed.line
+    path = tmp_path / "latin"
+    path.write_bytes(b'{"messages": "caf\xe9"}')
+    failed = failure("--request", path)
+    assert (failed.exit_code, failed.code) == (1, "not_json")
+    assert str(path) in failed.line
 
 
 @pytest.mark.parametrize(
     "messages", [None, 5, "hi", {}, [], [5, None, "hi"], [{"role": 5, "content": {"a": [None]}}]]
 )
-def test_odd_messages_are_decided_like_on_the_wire(messages: Any) -> None:
+def test_malformed_messages_are_decided_as_in_a_real_call(messages: Any) -> None:
     assert decide(json.dumps({"model": 7, "messages": messages}))["verdict"] == "skip"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "mentioned"),
     [
-        (["--request", "-", "feed"], "--request decides offline"),
-        (["--request", "-", "--last", "3"], "--request decides offline"),
-        (["--request", "-", "--from", "x"], "--request decides offline"),
-        (
-            ["--request", "-", "--set", "KV_CACHE_MIN_PREFIX_TOKENS"],
-            "is not NAME=VALUE of a setting",
-        ),
-        (
-            ["--request", "-", "--set", "MIN_PREFIX_TOKENS=1"],
-            "is not NAME=VALUE of a setting; there are KV_CACHE_",
-        ),
+        (["--request", "-", "feed"], ["--request", "trace id"]),
+        (["--request", "-", "--last", "3"], ["--request", "--last"]),
+        (["--request", "-", "--from", "x"], ["--request", "--from"]),
+        (["--request", "-", "--span", "0"], ["--request", "--span"]),
+        (["--request", "-", "--set", "KV_CACHE_MODE"], ["--set", "KV_CACHE_MODE", "NAME=VALUE"]),
+        (["--request", "-", "--set", "MODE=observe"], ["--set", "'MODE'", "KV_CACHE_MODE"]),
         (
             ["--request", "-", "--set", "KV_CACHE_MIN_PREFIX_TOKENS=many"],
-            "KV_CACHE_MIN_PREFIX_TOKENS: cannot read 'many'",
+            ["--set", "KV_CACHE_MIN_PREFIX_TOKENS", "'many'"],
         ),
         (
             ["--request", "-", "--set", "KV_CACHE_REDISURL=redis://:canary@h"],
-            "'KV_CACHE_REDISURL' is not NAME=VALUE of a setting",
+            ["--set", "'KV_CACHE_REDISURL'"],
         ),
         (
             ["--request", "-", "--set", "KV_CACHE_TARGETS=http://user:canary@h"],
-            "KV_CACHE_TARGETS: cannot read its value",
+            ["--set", "KV_CACHE_TARGETS"],
         ),
         (
             ["--request", "-", "--set", "KV_CACHE_CHARS_PER_TOKEN=0"],
-            "KV_CACHE_CHARS_PER_TOKEN: cannot read '0'",
+            ["--set", "KV_CACHE_CHARS_PER_TOKEN", "'0'"],
         ),
-        (
-            ["feed", "--from", "x", "--set", "KV_CACHE_MODE=observe"],
-            "--set and --role go with --request",
-        ),
-        (["feed", "--from", "x", "--role", "planner"], "--set and --role go with --request"),
-        (["feed", "--from", "x", "--last", "3"], "--last lists recent calls"),
-        (["feed"], "where from? Give --from URL|FILE, or set KV_CACHE_DECISION_LOG"),
-        ([], "where from?"),
-        (["not-an-id", "--from", "x"], "'not-an-id' is no trace id"),
-        (["f" * 33, "--from", "x"], "is no trace id"),
-        (["--from", "ftp://host"], "only http and https can be asked"),
-        (
-            ["--from", "x", "--since", "yesterday"],
-            "'yesterday' is neither so long ago (90m, 2h, 7d) nor a date and time",
-        ),
-        (["--from", "x", "--last", "0"], "0 is not in the range x>=1"),
-        (["--from", "http://h", "--header", "key"], "--header takes 'NAME: VALUE'"),
-        (["--from", "http://h", "--timeout", "0"], "is not in the range x>0"),
+        (["feed", "--from", "x", "--set", "KV_CACHE_MODE=observe"], ["--set", "--request"]),
+        (["feed", "--from", "x", "--role", "planner"], ["--role", "--request"]),
+        (["feed", "--from", "x", "--last", "3"], ["--last", "trace id"]),
+        (["feed"], ["--from URL|FILE", "KV_CACHE_DECISION_LOG"]),
+        ([], ["--from URL|FILE", "KV_CACHE_DECISION_LOG"]),
+        (["not-an-id", "--from", "x"], ["'not-an-id'", "TRACE_ID"]),
+        (["f" * 33, "--from", "x"], ["f" * 33, "TRACE_ID"]),
+        (["--from", "ftp://host"], ["--from", "ftp://host", "http"]),
+        (["--from", "x", "--since", "yesterday"], ["--since", "'yesterday'"]),
+        (["--from", "x", "--last", "0"], ["--last", "0"]),
+        (["--from", "http://h", "--header", "key"], ["--header", "NAME: VALUE"]),
+        (["--from", "http://h", "--timeout", "0"], ["--timeout", "0"]),
     ],
 )
-def test_wrong_usage(arguments: list[str], said: str) -> None:
+def test_wrong_usage_names_the_option_at_fault(arguments: list[str], mentioned: list[str]) -> None:
     answer = ask(*arguments, stdin=body(HI))
     assert answer.code == 2
-    assert said in " ".join(answer.err.split())
+    message = " ".join(answer.err.partition("Error: ")[2].split())
+    assert [part for part in mentioned if part not in message] == []
     assert "canary" not in answer.err
     assert answer.out == ""

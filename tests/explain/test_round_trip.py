@@ -1,4 +1,4 @@
-"""A decision that went through a span and a source is the decision that was taken, and what would have turned it does turn it."""
+"""Properties: a decision survives a span and a source; each reported change changes the verdict."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ texts = st.builds(
     prefix_chars=CHARS,
     tool_chars=CHARS,
     history_chars=CHARS,
-    # a block of less than a token counts as retrieved, and leaves no trace in the numbers
+    # A block of less than a token counts as retrieved, but does not show in the signals.
     rag_chars=st.just(0) | st.integers(100, 20_000),
     user_chars=CHARS,
     history_turns=st.integers(0, 6),
@@ -82,7 +82,7 @@ def read_back(document: Any) -> RecordedSpan:
 
 
 @given(policies, texts, ROLES, st.booleans(), st.sampled_from(["applied", "caller", "observed"]))
-def test_the_decision_that_was_taken(
+def test_a_recorded_decision_is_read_back_unchanged(
     policy: KVCacheLayeringPolicy, text: CallText, role: str | None, skip: bool, outcome: Any
 ) -> None:
     decision = policy.judge(text, role)
@@ -103,17 +103,18 @@ def test_the_decision_that_was_taken(
         assert found.reasons == tuple(decision.reasons)
 
 
-# --- what would have turned it -----------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
-def told(policy: KVCacheLayeringPolicy, text: CallText, role: str | None) -> Explanation:
+def explained(policy: KVCacheLayeringPolicy, text: CallText, role: str | None) -> Explanation:
+    """The explanation of the decision, read back from its entry in the decision log."""
     decision = policy.judge(text, role)
     _, entry = finished(decision, policy, decision.skip_save, "applied")
     return explain(read_back(entry))
 
 
 def judged(policy: KVCacheLayeringPolicy, signals: dict[str, int], role: str | None) -> bool:
-    """The rule's verdict on as many tokens as that, at a character each."""
+    """Whether the rule stores a call with these signals."""
     prefix, tools = signals["prefix_tokens"], min(signals["tool_tokens"], signals["prefix_tokens"])
     text = CallText(
         prefix - tools,
@@ -133,24 +134,24 @@ def judged(policy: KVCacheLayeringPolicy, signals: dict[str, int], role: str | N
 
 
 def with_setting(policy: KVCacheLayeringPolicy, name: str, value: int) -> KVCacheLayeringPolicy:
-    knobs = Settings(
+    settings = Settings(
         min_prefix_tokens=policy.min_prefix_tokens,
         min_context_tokens=policy.min_context_tokens,
         min_history_turns=policy.min_history_turns,
         chars_per_token=policy.chars_per_token,
     )
-    return knobs.model_copy(update={name.removeprefix("KV_CACHE_").lower(): value}).policy
+    return settings.model_copy(update={name.removeprefix("KV_CACHE_").lower(): value}).policy
 
 
 @given(policies.filter(lambda policy: policy.enabled), texts, ROLES)
-def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(
+def test_each_change_is_the_smallest_that_changes_the_verdict(
     policy: KVCacheLayeringPolicy, text: CallText, role: str | None
 ) -> None:
     decision = policy.judge(text, role)
     if decision.reason_codes != ["reuse_heavy_role"]:
-        role = None  # a span names the role only where it tipped the call
+        role = None  # a span names the role only if it made the difference
     now, signals = decision.cache_worthy, decision.signals
-    for change in told(policy, text, role).reading.changes:
+    for change in explained(policy, text, role).reading.changes:
         if change.kind == "role":
             assert policy.judge(text, "planner").cache_worthy is not now
             continue
@@ -163,12 +164,14 @@ def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(
             closer = change.value - 1 if now else change.value + 1
             assert with_setting(policy, change.name, closer).judge(text, role).cache_worthy is now
             continue
-        # any part that adds to the total alone will do where the change is told of the total
+        # A change of the total stands for a change of any part that only counts in the total.
         part = "user_tokens" if change.name == "total_tokens" else change.name
         step = change.value - signals[change.name]
         assert (step < 0) is now
-        for by, turns in ((step, True), (step - (1 if step > 0 else -1), False)):
-            assert (judged(policy, {**signals, part: signals[part] + by}, role) is not now) is turns
+        smaller_step = step - (1 if step > 0 else -1)
+        for delta, differs in ((step, True), (smaller_step, False)):
+            changed = {**signals, part: signals[part] + delta}
+            assert (judged(policy, changed, role) is not now) is differs
 
 
 @given(
@@ -179,16 +182,16 @@ def test_each_change_turns_the_verdict_and_a_smaller_one_does_not(
     ),
     st.builds(CallText, *[st.integers(0, 1599)] * 5, history_turns=st.just(0)),
 )
-def test_a_skipped_call_is_always_told_how_it_would_have_been_stored(
+def test_a_skipped_call_always_has_a_change_of_a_signal_and_of_a_setting(
     policy: KVCacheLayeringPolicy, text: CallText
 ) -> None:
-    found = told(policy, text, None)
+    found = explained(policy, text, None)
     assert found.verdict == "skip"
     assert {change.kind for change in found.reading.changes} >= {"signal", "setting"}
     assert all(not measure.met and measure.distance < 0 for measure in found.reading.measures)
 
 
-# --- whatever stands in a source ---------------------------------------------------------------------------------------------------
+# --- malformed attributes -------------------------------------------------------------------------
 
 SCALARS = (
     st.none()
@@ -218,7 +221,7 @@ FIELDS = st.sampled_from(["timestamp", "trace_id", "span_id", "service", "name"]
 
 @settings(deadline=None)
 @given(st.dictionaries(ATTRIBUTES, JSON, max_size=6), st.dictionaries(FIELDS, JSON))
-def test_no_attribute_of_any_type_ends_in_a_traceback(
+def test_attributes_of_any_type_are_handled(
     attributes: dict[str, Any], entry: dict[str, Any]
 ) -> None:
     decision = KVCacheLayeringPolicy().judge(CallText(prefix_chars=4000))

@@ -1,8 +1,7 @@
-"""What is special to servers: which one it is, what they ask for, and every way in which they do not answer."""
+"""Trace servers: recognizing them, credentials, and every way in which they fail to answer."""
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,24 +11,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 
-from .asking import ask
+from .asking import ask, codes, failure
 from .backends import Backend, answering, jaeger_backend, phoenix_backend, serving, tempo_backend
 from .conftest import Recorded
 
 BACKENDS = {"Jaeger": jaeger_backend, "Tempo": tempo_backend, "Phoenix": phoenix_backend}
-each = pytest.mark.parametrize("kind", BACKENDS)
+every_kind = pytest.mark.parametrize("kind", BACKENDS)
 
 
-def without(
+def replacing(
     path: str, routes: list[BaseRoute], answer: Callable[[Request], Response]
 ) -> list[BaseRoute]:
-    """A backend that answers otherwise on one path."""
+    """Return the routes of a backend with another answer on one path."""
     assert any(route.path == path for route in routes if hasattr(route, "path"))
     return [answering(path, answer), *routes]
 
 
-@each
-def test_it_is_recognised_also_below_a_path_and_behind_a_redirect(
+@every_kind
+def test_a_server_is_recognized_below_a_path_and_behind_a_redirect(
     recorded: Recorded, kind: str
 ) -> None:
     backend: Backend = BACKENDS[kind]
@@ -43,10 +42,24 @@ def test_it_is_recognised_also_below_a_path_and_behind_a_redirect(
         for base in (f"{url}/proxy", f"{url}/proxy/", f"{url}/old"):
             answer = ask(recorded.order, "--from", base, "--json")
             assert len(answer.calls) == 3
-            assert json.loads(answer.out)["source"] == f"{kind} at {base.rstrip('/')}"
+            assert answer.document["source"] == f"{kind} at {base.rstrip('/')}"
 
 
-def test_headers_are_sent_with_each_request(recorded: Recorded) -> None:
+def test_a_password_in_the_url_is_used_but_not_shown(recorded: Recorded) -> None:
+    seen: list[str | None] = []
+
+    def guard(request: Request) -> Response:
+        seen.append(request.headers.get("authorization"))
+        return PlainTextResponse("", 404)
+
+    with serving([answering("/{rest:path}", guard)]) as url:
+        failed = failure("--from", url.replace("://", "://user:canary@"))
+    assert failed.code == "unknown_server"
+    assert all(header and header.startswith("Basic ") for header in seen)
+    assert "canary" not in failed.line
+
+
+def test_headers_are_sent_with_every_request(recorded: Recorded) -> None:
     seen: list[tuple[str | None, str | None]] = []
 
     def guard(request: Request) -> Response:
@@ -58,75 +71,73 @@ def test_headers_are_sent_with_each_request(recorded: Recorded) -> None:
         )
 
     with serving([answering("/{rest:path}", guard)]) as url:
-        answer = ask("--from", url)
-        assert answer.code == 1
-        assert answer.complaint.startswith(f"explain: {url} answers 401 ")
-        assert "--header" in answer.complaint
-        answer = ask(
+        failed = failure("--from", url)
+        assert (failed.exit_code, failed.code) == (1, "credentials_required")
+        assert "401" in failed.line
+        assert "--header" in failed.line
+        failed = failure(
             "--from", url, "--header", "authorization: Bearer key", "--header", "X-Scope-OrgID:a:b"
         )
-        assert (answer.code, answer.complaint) == (
-            3,
-            f"explain: no decided call in Jaeger at {url}",
-        )
+        assert (failed.exit_code, failed.code) == (3, "no_match")
+        assert f"Jaeger at {url}" in failed.line
         assert len(set(seen)) == 2
 
 
-def test_a_part_of_a_trace_is_told_as_such(recorded: Recorded) -> None:
+def test_a_partial_trace_is_noted(recorded: Recorded) -> None:
     with serving(tempo_backend(recorded.spans, status="PARTIAL")) as url:
         answer = ask(recorded.order, "--from", url, "--json")
         assert (answer.code, len(answer.calls)) == (0, 3)
-        assert "explain: Tempo gave a part of the trace only: it is too large\n" in answer.err
+        assert set(answer.note_codes) == {"partial_trace"}
+        lines = answer.err.splitlines()
+        assert len(lines) == len(set(lines))
+        assert any(recorded.order in line for line in lines)
 
 
 def test_a_search_that_fails_does_not_hide_the_trace(recorded: Recorded) -> None:
-    routes = without(
+    routes = replacing(
         "/api/search", tempo_backend(recorded.spans), lambda _: PlainTextResponse("busy", 429)
     )
     with serving(routes) as url:
         answer = ask(recorded.order, "--from", url, "--json")
         assert (answer.code, len(answer.calls)) == (0, 3)
-        assert (
-            f"explain: could not look for later calls: {url}/api/search answered 429\n"
-            in answer.err
-        )
-        assert not any(
-            "prefix of the same size" in line
-            for call in answer.calls
-            for line in call["afterwards"]
-        )
+        assert set(answer.note_codes) == {"later_calls_unknown"}
+        assert "429" in answer.err
+        for call in answer.calls:
+            assert not {"later_calls", "no_later_calls"} & set(codes(call["afterwards"]))
 
 
-# --- faults ------------------------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 @contextmanager
 def silent() -> Iterator[str]:
-    """Takes connections and never answers."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextmanager
 def closed() -> Iterator[str]:
+    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     yield f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("asked", [["feed"], []], ids=["trace", "recent"])
-def test_no_answer_is_one_line(asked: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["feed"], []], ids=["trace", "recent"])
+def test_a_server_that_cannot_be_reached_is_an_error_of_one_line(arguments: list[str]) -> None:
     with closed() as url:
-        answer = ask(*asked, "--from", url)
-        assert answer.code == 1
-        assert answer.complaint.startswith(f"explain: cannot reach {url}: ")
+        failed = failure(*arguments, "--from", url)
+        assert (failed.exit_code, failed.code) == (1, "unreachable")
+        assert url in failed.line
     with silent() as url:
-        answer = ask(*asked, "--from", url, "--timeout", "0.05")
-        assert answer.code == 1
-        assert "did not answer within 0.05 s (--timeout)" in answer.complaint
-    answer = ask(*asked, "--from", "http://127.0.0.1:port")
-    assert answer.code == 1
-    assert answer.complaint.startswith("explain: http://127.0.0.1:port is not a valid URL: ")
+        failed = failure(*arguments, "--from", url, "--timeout", "0.05")
+        assert (failed.exit_code, failed.code) == (1, "timeout")
+        assert url in failed.line
+        assert "--timeout" in failed.line
+    failed = failure(*arguments, "--from", "http://127.0.0.1:port")
+    assert (failed.exit_code, failed.code) == (1, "invalid_url")
+    assert "http://127.0.0.1:port" in failed.line
 
 
 @pytest.mark.parametrize(
@@ -137,14 +148,15 @@ def test_no_answer_is_one_line(asked: list[str]) -> None:
         lambda _: PlainTextResponse("down", 503),
         lambda _: JSONResponse([]),
         lambda _: JSONResponse({"data": "all of it"}),
+        lambda _: PlainTextResponse("[" * 100_000),
     ],
-    ids=["html", "404", "503", "list", "text"],
+    ids=["html", "404", "503", "list", "text", "too-deep"],
 )
-def test_another_server_is_one_line(answer: Callable[[Request], Response]) -> None:
+def test_another_server_is_an_error_of_one_line(answer: Callable[[Request], Response]) -> None:
     with serving([answering("/{rest:path}", answer)]) as url:
-        said = ask("feed", "--from", url)
-        assert said.code == 1
-        assert said.complaint == f"explain: {url} responds, but not like Jaeger, Tempo or Phoenix"
+        failed = failure("feed", "--from", url)
+        assert (failed.exit_code, failed.code) == (1, "unknown_server")
+        assert url in failed.line
 
 
 FAULTS = {
@@ -167,7 +179,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(
-    ("kind", "path", "asked"),
+    ("kind", "path", "request_for"),
     [
         ("Jaeger", "/api/traces/{id}", "trace"),
         ("Jaeger", "/api/traces", "recent"),
@@ -177,24 +189,22 @@ FAULTS = {
         ("Phoenix", "/v1/projects/{project}/spans", "recent"),
     ],
 )
-def test_a_known_server_that_answers_nonsense_is_one_line(
-    recorded: Recorded, kind: str, path: str, asked: str, fault: str
+def test_an_unusable_answer_of_a_known_server_is_an_error_of_one_line(
+    recorded: Recorded, kind: str, path: str, request_for: str, fault: str
 ) -> None:
     backend: Backend = BACKENDS[kind]
-    with serving(without(path, backend(recorded.spans), FAULTS[fault])) as url:
-        answer = ask(*([recorded.order] if asked == "trace" else []), "--from", url)
-        assert answer.code == 1
-        wrong = (
-            " answered 500",
-            " did not answer with JSON",
-            f"{kind} at {url} answered something that cannot be read as a trace: ",
-        )
-        assert any(words in answer.complaint for words in wrong)
+    with serving(replacing(path, backend(recorded.spans), FAULTS[fault])) as url:
+        arguments = [recorded.order] if request_for == "trace" else []
+        failed = failure(*arguments, "--from", url)
+        assert (failed.exit_code, failed.code) == (1, "unusable_answer")
+        assert url in failed.line
+        if fault == "an error":
+            assert "500" in failed.line
 
 
-@each
-def test_a_server_without_any_trace(kind: str) -> None:
+@every_kind
+def test_a_server_without_traces_has_no_calls(kind: str) -> None:
     backend: Backend = BACKENDS[kind]
     with serving(backend([])) as url:
-        assert ask("feed", "--from", url).code == 3
-        assert ask("--from", url).code == 3
+        assert failure("feed", "--from", url).exit_code == 3
+        assert failure("--from", url).exit_code == 3

@@ -1,4 +1,4 @@
-"""What a really instrumented process recorded is read back the same from every source, alone and among other traces."""
+"""Calls of an instrumented process are read the same from every source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .asking import ask
+from .asking import ask, codes, failure, note_values
 from .backends import jaeger_backend, phoenix_backend, serving, tempo_backend
 from .conftest import Recorded
 from .shapes import (
@@ -27,7 +27,7 @@ from .shapes import (
 )
 
 FILES = ("collector", "gzip", "pretty", "directory", "batches", "jaeger-page", "decision-log")
-MICROSECOND = timedelta(microseconds=1)  # some sources cut where others round
+MICROSECOND = timedelta(microseconds=1)  # some sources truncate, others round
 SERVERS = ("jaeger", "tempo", "tempo-v1", "phoenix")
 
 
@@ -44,7 +44,7 @@ def file_source(kind: str, recorded: Recorded, folder: Path) -> Path:
         path.mkdir()
         for number, line in enumerate(lines.splitlines()):
             (path / f"traces-{number}.json").write_text(line)
-        (path / "README").write_text("not for reading")
+        (path / "README").write_text("not a trace")
     else:
         documents: dict[str, Any] = {
             "collector": lines,
@@ -75,11 +75,11 @@ def source(
     return servers.get(request.param) or str(file_source(request.param, recorded, tmp_path))
 
 
-everywhere = pytest.mark.parametrize("source", FILES + SERVERS, indirect=True)
+every_source = pytest.mark.parametrize("source", FILES + SERVERS, indirect=True)
 
 
-@everywhere
-def test_each_call_is_told_as_its_span_has_it(recorded: Recorded, source: str) -> None:
+@every_source
+def test_each_call_is_explained_as_its_span_records_it(recorded: Recorded, source: str) -> None:
     answer = ask(recorded.order, "--from", source, "--json")
     assert (answer.code, answer.err) == (0, "")
     spans = recorded.of(recorded.order)
@@ -119,37 +119,37 @@ def test_each_call_is_told_as_its_span_has_it(recorded: Recorded, source: str) -
         }
 
 
-@everywhere
-def test_the_call_that_came_back_is_seen_in_another_trace(recorded: Recorded, source: str) -> None:
+@every_source
+def test_a_later_call_with_the_same_prefix_is_found_in_another_trace(
+    recorded: Recorded, source: str
+) -> None:
     call = ask(recorded.order, "--from", source, "--json").calls[0]
     (again,) = recorded.of(recorded.later)
     cached = attributes(again)["gen_ai.usage.cache_read.input_tokens"]
     assert cached > 800
-    said = f"1 later call has a prefix of the same size, so very likely the same one; cached tokens there: {cached}."
-    assert said in call["afterwards"]
+    assert note_values(call["afterwards"], "later_calls") == {
+        "calls": 1,
+        "cached_tokens": [cached],
+    }
     (last,) = ask(recorded.later, "--from", source, "--json").calls
-    assert any(
-        line.startswith("No later call with a prefix of the same size was found")
-        for line in last["afterwards"]
-    )
+    assert "no_later_calls" in codes(last["afterwards"])
 
 
-@everywhere
-def test_recent_calls_youngest_first(recorded: Recorded, source: str) -> None:
-    youngest = [span_id(span) for span in reversed(recorded.decided)]
+@every_source
+def test_recent_calls_are_listed_newest_first(recorded: Recorded, source: str) -> None:
+    newest = [span_id(span) for span in reversed(recorded.decided)]
     answer = ask("--from", source, "--json")
     assert answer.code == 0
-    assert [call["span_id"] for call in answer.calls] == youngest
-    # nobody looked for what followed each of them, so nothing is said of it
-    assert not any(
-        "prefix of the same size" in line for call in answer.calls for line in call["afterwards"]
-    )
+    assert [call["span_id"] for call in answer.calls] == newest
+    # A listing does not search for later calls.
+    for call in answer.calls:
+        assert not {"later_calls", "no_later_calls"} & set(codes(call["afterwards"]))
     assert [
         call["span_id"] for call in ask("--from", source, "--last", 2, "--json").calls
-    ] == youngest[:2]
+    ] == newest[:2]
 
 
-@everywhere
+@every_source
 @pytest.mark.parametrize(
     ("filters", "left"),
     [
@@ -170,7 +170,7 @@ def test_recent_calls_youngest_first(recorded: Recorded, source: str) -> None:
     ],
     ids=["skipped", "service", "both", "since", "long-ago", "before-1970"],
 )
-def test_filters_over_recent_calls(
+def test_filters_apply_to_recent_calls(
     recorded: Recorded, source: str, filters: list[str], left: Any
 ) -> None:
     wanted = [span_id(span) for span in left(recorded)]
@@ -179,8 +179,8 @@ def test_filters_over_recent_calls(
     assert [call["span_id"] for call in reversed(answer.calls)] == wanted
 
 
-@everywhere
-def test_since_a_moment_between_two_calls(recorded: Recorded, source: str) -> None:
+@every_source
+def test_since_may_lie_between_two_calls(recorded: Recorded, source: str) -> None:
     span = recorded.decided[2]
     answer = ask("--from", source, "--since", iso(span.start_time), "--json")
     assert [call["span_id"] for call in reversed(answer.calls)] == [
@@ -188,61 +188,65 @@ def test_since_a_moment_between_two_calls(recorded: Recorded, source: str) -> No
     ]
 
 
-@everywhere
-def test_filters_within_a_trace(recorded: Recorded, source: str) -> None:
+@every_source
+def test_filters_apply_within_a_trace(recorded: Recorded, source: str) -> None:
     skipped, stored, _ = map(span_id, recorded.of(recorded.order))
     (call,) = ask(recorded.order, "--from", source, "--skipped", "--json").calls
     assert call["span_id"] == skipped
     (call,) = ask(recorded.order, "--from", source, "--span", stored[:12].upper(), "--json").calls
     assert call["span_id"] == stored
-    answer = ask(recorded.order, "--from", source, "--service", "mail/out")
-    assert (answer.code, answer.complaint) == (
-        3,
-        f"explain: trace {recorded.order} has 3 decided calls, none of service mail/out (there is shop)",
-    )
-    answer = ask(recorded.order, "--from", source, "--span", "0000")
-    assert (answer.code, answer.complaint) == (
-        3,
-        f"explain: trace {recorded.order} has 3 decided calls, none whose span id begins with 0000",
-    )
-    answer = ask(recorded.order, "--from", source, "--since", "2999-01-01")
-    assert (answer.code, answer.complaint) == (
-        3,
-        f"explain: trace {recorded.order} has 3 decided calls, none that is so recent",
-    )
 
 
-@everywhere
-def test_nothing_found(recorded: Recorded, source: str) -> None:
-    answer = ask("feed", "--from", source)
-    assert answer.code == 3
-    assert answer.complaint.startswith(f"explain: trace {'feed':0>32} is not in ")
-    answer = ask("--from", source, "--service", "nobody", "--skipped")
-    assert answer.code == 3
-    assert answer.complaint.startswith("explain: no skipped decided call of service nobody in ")
-    answer = ask("--from", source, "--span", "0000", "--since", "2999-01-01")
-    assert answer.code == 3
-    assert answer.complaint.startswith(
-        "explain: no decided call whose span id begins with 0000 that is so recent in "
-    )
+@every_source
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("service", "mail/out"), ("span", "0000"), ("since", "2999-01-01 00:00:00 UTC")],
+)
+def test_a_filter_that_no_call_of_a_trace_passes_is_named(
+    recorded: Recorded, source: str, option: str, value: str
+) -> None:
+    given = value.partition(" ")[0]
+    failed = failure(recorded.order, "--from", source, f"--{option}", given)
+    assert (failed.exit_code, failed.code) == (3, "no_match")
+    assert failed.values == {"decided_calls": 3, "services": ["shop"], option: value}
+    assert f"{option} {value}" in failed.line
+    assert recorded.order in failed.line
+
+
+@every_source
+def test_an_unknown_trace_is_not_found(source: str) -> None:
+    failed = failure("feed", "--from", source)
+    assert (failed.exit_code, failed.code) == (3, "trace_not_found")
+    assert f"{'feed':0>32}" in failed.line
+
+
+@every_source
+def test_filters_that_no_recent_call_passes_are_named(source: str) -> None:
+    failed = failure("--from", source, "--service", "nobody", "--skipped")
+    assert (failed.exit_code, failed.code) == (3, "no_match")
+    assert failed.values == {"service": "nobody", "skipped": True}
+    failed = failure("--from", source, "--span", "0000", "--since", "2999-01-01")
+    assert (failed.exit_code, failed.code) == (3, "no_match")
+    assert failed.values == {"span": "0000", "since": "2999-01-01 00:00:00 UTC"}
 
 
 @pytest.mark.parametrize(
     "source", [kind for kind in FILES + SERVERS if kind != "decision-log"], indirect=True
 )
-def test_a_trace_of_a_service_without_decisions(recorded: Recorded, source: str) -> None:
-    answer = ask(recorded.plain, "--from", source)
-    assert (answer.code, answer.complaint) == (
-        3,
-        f"explain: trace {recorded.plain} has 1 span (service mail/out), none with a decision: was the instrumentor on in that process?",
-    )
+def test_a_trace_without_decisions_names_its_services(recorded: Recorded, source: str) -> None:
+    failed = failure(recorded.plain, "--from", source)
+    assert (failed.exit_code, failed.code) == (3, "no_decisions")
+    assert failed.values == {"spans": 1, "services": ["mail/out"]}
+    assert recorded.plain in failed.line
 
 
-@everywhere
+@every_source
 @pytest.mark.parametrize(
     "spelled", ["upper", "uuid", "0x", "short", "traceparent", "callers-traceparent"]
 )
-def test_ids_as_people_have_them(recorded: Recorded, source: str, spelled: str) -> None:
+def test_trace_ids_are_accepted_in_every_common_form(
+    recorded: Recorded, source: str, spelled: str
+) -> None:
     (span,) = recorded.of(recorded.mail)
     identity = recorded.mail
     given = {

@@ -151,9 +151,9 @@ class TempoSource(_TraceServer):
             return []
         if document.get("status") == "PARTIAL":
             reason = document.get("message") or "it is too large"
-            self.notes.append(
-                Note("partial_trace", f"Tempo returned only a part of the trace: {reason}")
-            )
+            note = Note("partial_trace", f"Tempo returned only part of trace {trace_id}: {reason}")
+            if note not in self.notes:
+                self.notes.append(note)
         return self._read(otlp.spans_of, document)
 
     def recent(self, query: Query) -> list[RecordedSpan]:
