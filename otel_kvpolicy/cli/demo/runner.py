@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx2
-from prometheus_client.parser import text_string_to_metric_families
 
+from ... import series
 from ...settings import env_name
 from ...standin import CHUNK_TOKENS, StandIn
 from ...standin.options import Mode
+from ..metrics_page import Page
 from .receiver import DecidedCall, Receiver
 from .workload import Conversation, Step
 
@@ -205,43 +206,36 @@ def _run(
 
 
 def _caches(server: StandIn) -> Caches:
-    vllm = _Page(f"{server.url}/metrics")
-    own = {"prompt": "vllm:prompt_tokens_total", "from_gpu": "vllm:prefix_cache_hits_total"}
-    base: dict[str, Any] = {field: vllm.sum(name) for field, name in own.items()}
-    base["from_lmcache"] = vllm.sum("vllm:external_prefix_cache_hits_total")
+    vllm = _page(server.url)
+    own = {
+        "prompt": vllm.count(series.PROMPT_TOKENS),
+        "from_gpu": vllm.count(series.PREFIX_HITS),
+        "from_lmcache": vllm.count(series.EXTERNAL_HITS),
+    }
     if server.lmcache_url is None:
         return Caches(
-            **base,
-            requested=vllm.sum("lmcache:num_lookup_tokens_total"),
-            hit=vllm.sum("lmcache:num_lookup_hits_total"),
+            **own,
+            requested=vllm.count(series.IN_LOOKUP_TOKENS),
+            hit=vllm.count(series.IN_LOOKUP_HITS),
             hit_l1=None,
             hit_l2=None,
-            chunks_written=vllm.sum("lmcache:num_stored_tokens_total") // CHUNK_TOKENS,
-            l1_evicted=vllm.sum("lmcache:local_cpu_evict_keys_count_total"),
+            chunks_written=vllm.count(series.IN_STORED_TOKENS) // CHUNK_TOKENS,
+            l1_evicted=vllm.count(series.IN_EVICTED_KEYS),
             l2_evicted=None,
         )
-    page = _Page(f"{server.lmcache_url}/metrics")
+    lmcache = _page(server.lmcache_url)
     return Caches(
-        **base,
-        requested=page.sum("lmcache_mp_lookup_requested_tokens_total"),
-        hit=page.sum("lmcache_mp_lookup_hit_tokens_total"),
-        hit_l1=page.sum("lmcache_mp_lookup_hit_l1_tokens_total"),
-        hit_l2=page.sum("lmcache_mp_lookup_hit_l2_tokens_total"),
-        # LMCache counts what moves from L2 to L1 as written to L1 as well.
-        chunks_written=page.sum("lmcache_mp_l1_write_chunks_total")
-        - page.sum("lmcache_mp_l2_prefetch_load_completed_chunks_total"),
-        l1_evicted=page.sum("lmcache_mp_l1_evicted_chunks_total"),
-        l2_evicted=page.sum("lmcache_mp_l2_evicted_objects_chunks_total"),
+        **own,
+        requested=lmcache.count(series.LOOKUP_REQUESTED),
+        hit=lmcache.count(series.LOOKUP_HIT),
+        hit_l1=lmcache.count(series.LOOKUP_HIT_L1),
+        hit_l2=lmcache.count(series.LOOKUP_HIT_L2),
+        # LMCache counts chunks that came back from L2 as written to L1.
+        chunks_written=lmcache.count(series.L1_WRITE) - lmcache.count(series.L2_LOADED),
+        l1_evicted=lmcache.count(series.L1_EVICTED),
+        l2_evicted=lmcache.count(series.L2_EVICTED),
     )
 
 
-class _Page:
-    def __init__(self, url: str) -> None:
-        text = httpx2.get(url, trust_env=False).raise_for_status().text
-        self._samples = [
-            sample for family in text_string_to_metric_families(text) for sample in family.samples
-        ]
-
-    def sum(self, name: str) -> int:
-        """Sum of a series over its labels; 0 for a counter that has not been incremented yet and so does not exist."""
-        return int(sum(sample.value for sample in self._samples if sample.name == name))
+def _page(url: str) -> Page:
+    return Page.parse(httpx2.get(f"{url}/metrics", trust_env=False).raise_for_status().text)
