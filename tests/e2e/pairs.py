@@ -16,9 +16,10 @@ import httpx2
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_kvpolicy import series
-from otel_kvpolicy.cli.demo.receiver import Receiver
 from otel_kvpolicy.cli.metrics_page import Page
 from otel_kvpolicy.series import Series
+
+from .receiver import Receiver
 
 CHUNK = 256
 PATIENCE_SECONDS = 60

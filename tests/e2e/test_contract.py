@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_kvpolicy import series
-from otel_kvpolicy.cli.demo.receiver import attributes
 
 from .pairs import CHUNK, Pair, wait_until
+from .receiver import attributes
 
 SURFACES = [("chat", False), ("chat", True), ("responses", False), ("responses", True)]
 

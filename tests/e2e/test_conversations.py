@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from otel_kvpolicy import series
-from otel_kvpolicy.cli.demo.receiver import DecidedCall
 from otel_kvpolicy.cli.demo.runner import write_workload
 from otel_kvpolicy.cli.demo.workload import read_conversations, steps
 
 from .pairs import CHUNK, Pair, wait_until
+from .receiver import DecidedCall
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
