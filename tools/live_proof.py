@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import httpx2
 from openai import AsyncOpenAI
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from otel_kvpolicy import KVPolicyInstrumentor, configure, kv_context
+from otel_kvpolicy import KVPolicyInstrumentor, configure, kv_context, series
+from otel_kvpolicy.cli.metrics_page import Page
 from otel_kvpolicy.cli.replay.simulator.engine import Tiers
 from otel_kvpolicy.cli.replay.simulator.players import parse_rule
 from otel_kvpolicy.cli.replay.trace.readers import load
@@ -52,7 +52,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "thresholds": {},
     "adaptive": {"rule": "adaptive"},
 }
-COUNTERS = ("lmcache_mp_lookup_hit_tokens_total", "lmcache_mp_l1_write_chunks_total")
 
 
 class Planned(NamedTuple):
@@ -103,15 +102,10 @@ def chunk_id(call: Planned, at: int) -> int:
     return hash((call.agent if call.agent == "chat" and not at else call.talk, at)) & 0xFFFFFFFFFF
 
 
-def counters(lmcache_url: str) -> dict[str, float]:
-    """LMCache's own counts."""
-    page = httpx2.get(f"{lmcache_url}/metrics", timeout=10, trust_env=False).raise_for_status().text
-    samples = [
-        sample for family in text_string_to_metric_families(page) for sample in family.samples
-    ]
-    return {
-        name: sum(sample.value for sample in samples if sample.name == name) for name in COUNTERS
-    }
+def metrics_page(lmcache_url: str) -> Page:
+    """Read LMCache's own counts."""
+    answer = httpx2.get(f"{lmcache_url}/metrics", timeout=10, trust_env=False)
+    return Page.parse(answer.raise_for_status().text)
 
 
 async def run(calls: list[Planned], base_url: str, model: str, nonce: str) -> list[dict[str, Any]]:
@@ -224,13 +218,16 @@ def main() -> None:
         skipped.clear()
         configure(rule=None, mode=None)
         configure(**SETTINGS[rule])
-        before = counters(asked.lmcache_url)
+        before = metrics_page(asked.lmcache_url)
         lines = asyncio.run(
             run(calls, asked.base_url, models["data"][0]["id"], f"{rule} {time.time_ns()}")
         )
         time.sleep(2)  # stores are counted in the background
-        after = counters(asked.lmcache_url)
-        hit, written = (after[name] - before[name] for name in COUNTERS)
+        after = metrics_page(asked.lmcache_url)
+        hit, written = (
+            after.total(counter) - before.total(counter)
+            for counter in (series.LOOKUP_HIT, series.L1_WRITE)
+        )
         told = replayed(lines, rule, asked.chunks)
         first, second = halves(lines, asked.seconds)
         total = sum(line["input_length"] for line in lines)

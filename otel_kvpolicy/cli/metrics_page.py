@@ -1,4 +1,4 @@
-"""A Prometheus page: which series are there, and their sums."""
+"""A server's ``/metrics`` page at one moment, in Prometheus text format."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from ..series import Series
+
 
 @dataclass(frozen=True)
 class Page:
-    """A page of metrics at one moment.
+    """A parsed metrics page.
 
     Attributes:
-        totals: series name -> sum over its label sets.
-        labels: series name -> the labels of one of its label sets.
+        totals: Sample name -> sum over its label sets.
+        labels: Sample name -> its last label set on the page.
     """
 
     totals: dict[str, float]
@@ -21,10 +23,10 @@ class Page:
 
     @classmethod
     def parse(cls, text: str) -> Page:
-        """Reads the text format.
+        """Parse the text format.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: The text is not in that format.
         """
         totals: dict[str, float] = {}
         labels: dict[str, dict[str, str]] = {}
@@ -34,10 +36,25 @@ class Page:
                 labels[sample.name] = dict(sample.labels)
         return cls(totals, labels)
 
-    def has(self, name: str) -> bool:
-        """Whether a series, or a histogram of that name, is there."""
-        return name in self.totals or f"{name}_count" in self.totals
+    def has(self, series: Series) -> bool:
+        """Return whether the series is on the page."""
+        return series.name in self.totals or f"{series.name}_count" in self.totals
 
-    def total(self, name: str) -> float:
-        """Its sum; 0 where it is not there, as a counter that has not been counted yet."""
-        return self.totals.get(name, 0.0)
+    def has_prefix(self, prefix: str) -> bool:
+        """Return whether the page has any series whose name starts with ``prefix``."""
+        return any(name.startswith(prefix) for name in self.totals)
+
+    def total(self, series: Series) -> float:
+        """Return the sum of a counter or gauge over its label sets.
+
+        Returns 0 if the series is missing: some servers write a counter only once it has counted.
+        """
+        return self.totals.get(series.name, 0.0)
+
+    def count(self, series: Series) -> int:
+        """Return :meth:`total` as an integer."""
+        return int(self.total(series))
+
+    def label(self, series: Series, name: str) -> str | None:
+        """Return a label of the series, or None if the series or the label is missing."""
+        return self.labels.get(series.name, {}).get(name)

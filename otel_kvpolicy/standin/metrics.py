@@ -1,7 +1,9 @@
-"""The two metrics pages, under the names, types and labels of real ones (vLLM 0.32.0, LMCache 0.5.6).
+"""The stand-in's two metrics pages, with the names, types and labels of real ones.
 
-vLLM's page comes from prometheus-client's instruments, as the real one does. LMCache's multi-process page comes from an OpenTelemetry
-exporter: no ``_created`` series, and a counter appears with its first increment; a collector over the engine's counts gives the same.
+They follow vLLM 0.32.0 and LMCache 0.5.6. vLLM's page uses prometheus-client's instruments, as the
+real one does. LMCache's multi-process page comes from an OpenTelemetry exporter, which writes no
+``_created`` series and no counter before its first increment; here, a collector over the engine's
+counts does the same.
 """
 
 from __future__ import annotations
@@ -14,26 +16,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .. import series
+from ..series import Series
 from .cache import Tier
 from .engine import Engine, Prefill
 
 _TOKEN_BUCKETS: Final = (
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    20.0,
-    50.0,
-    100.0,
-    200.0,
-    500.0,
-    1000.0,
-    2000.0,
-    5000.0,
-    10000.0,
-    20000.0,
-    50000.0,
-    100000.0,
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0),
+    *(10000.0, 20000.0, 50000.0, 100000.0),
 )
 _FIRST_TOKEN_BUCKETS: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
@@ -44,22 +34,8 @@ _REQUEST_BUCKETS: Final = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _LOOKUP_BUCKETS: Final = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
 )
-_LABELS: Final = ("model_name", "engine")
 
 
 class VLLMPage:
@@ -69,92 +45,62 @@ class VLLMPage:
         self.registry = CollectorRegistry()
         self._engine = engine
         self._values = (engine.options.models[0], "0")
-        self._prefix_queries = self._counter(
-            "prefix_cache_queries", "Tokens looked up in vLLM's own prefix cache."
-        )
-        self._prefix_hits = self._counter(
-            "prefix_cache_hits", "Tokens found in vLLM's own prefix cache."
-        )
-        self._external_queries = self._counter(
-            "external_prefix_cache_queries", "Tokens asked of the KV connector."
-        )
-        self._external_hits = self._counter(
-            "external_prefix_cache_hits", "Tokens the KV connector supplied."
-        )
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens.")
-        self._prompt_cached = self._counter("prompt_tokens_cached", "Prompt tokens from any cache.")
-        self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
-        self._preemptions = self._counter("num_preemptions", "Preemptions.")
-        self._by_source = self._split(
-            "prompt_tokens_by_source", "Prompt tokens by source.", "source"
-        )
-        self._cached_by_source = self._split(
-            "prompt_tokens_cached_by_source", "Cached prompt tokens by tier.", "source"
-        )
-        self._success = self._split(
-            "request_success", "Requests that ended, by how.", "finished_reason"
-        )
+        self._prefix_queries = self._counter(series.PREFIX_QUERIES)
+        self._prefix_hits = self._counter(series.PREFIX_HITS)
+        self._external_queries = self._counter(series.EXTERNAL_QUERIES)
+        self._external_hits = self._counter(series.EXTERNAL_HITS)
+        self._prompt_tokens = self._counter(series.PROMPT_TOKENS)
+        self._prompt_cached = self._counter(series.PROMPT_TOKENS_CACHED)
+        self._generation_tokens = self._counter(series.GENERATION_TOKENS)
+        self._preemptions = self._counter(series.PREEMPTIONS)
+        self._by_source = self._split(series.PROMPT_TOKENS_BY_SOURCE)
+        self._cached_by_source = self._split(series.PROMPT_TOKENS_CACHED_BY_SOURCE)
+        self._success = self._split(series.REQUESTS_FINISHED)
         for source in ("local_compute", "local_cache_hit", "external_kv_transfer"):
             self._by_source.labels(*self._values, source)
         for source in ("device", "host", "p2p", "disk", "external_unspecified"):
             self._cached_by_source.labels(*self._values, source)
         for reason in ("stop", "length", "abort", "error", "repetition"):
             self._success.labels(*self._values, reason)
-        self._running = self._gauge("num_requests_running", "Requests being computed.")
-        self._waiting = self._gauge("num_requests_waiting", "Requests waiting.")
-        self._usage = self._gauge(
-            "kv_cache_usage_perc", "Share of the KV cache in use by running requests."
+        self._running = self._gauge(series.RUNNING)
+        self._waiting = self._gauge(series.WAITING)
+        self._usage = self._gauge(series.KV_USAGE)
+        self._prompt_size = self._histogram(series.REQUEST_PROMPT_TOKENS, _TOKEN_BUCKETS)
+        self._computed = self._histogram(series.REQUEST_COMPUTED_TOKENS, _TOKEN_BUCKETS)
+        self._generated = self._histogram(series.REQUEST_GENERATION_TOKENS, _TOKEN_BUCKETS)
+        self._first_token = self._histogram(series.FIRST_TOKEN, _FIRST_TOKEN_BUCKETS)
+        self._e2e = self._histogram(series.REQUEST_TIME, _REQUEST_BUCKETS)
+        self._prefill_time = self._histogram(series.PREFILL_TIME, _REQUEST_BUCKETS)
+        own_connector = engine.options.mode == "mp" and not engine.options.vendored_connector
+        self._lookup_time = (
+            self._histogram(series.LOOKUP_TIME, _LOOKUP_BUCKETS) if own_connector else None
         )
-        self._prompt_size = self._histogram(
-            "request_prompt_tokens", "Prompt tokens of a request.", _TOKEN_BUCKETS
-        )
-        self._computed = self._histogram(
-            "request_prefill_kv_computed_tokens", "Prompt tokens computed.", _TOKEN_BUCKETS
-        )
-        self._generated = self._histogram(
-            "request_generation_tokens", "Generated tokens of a request.", _TOKEN_BUCKETS
-        )
-        self._first_token = self._histogram(
-            "time_to_first_token_seconds", "Time to the first token.", _FIRST_TOKEN_BUCKETS
-        )
-        self._e2e = self._histogram(
-            "e2e_request_latency_seconds", "Time from arrival to the last token.", _REQUEST_BUCKETS
-        )
-        self._prefill_time = self._histogram(
-            "request_prefill_time_seconds", "Time in prefill.", _REQUEST_BUCKETS
-        )
-        if engine.options.mode == "mp" and not engine.options.vendored_connector:
-            self._lookup_time: Histogram | None = self._histogram(
-                "lmcache_mp_lookup_duration_seconds",
-                "LMCache lookups as vLLM sees them.",
-                _LOOKUP_BUCKETS,
-            )
-        else:
-            self._lookup_time = None
         if engine.options.mode == "in_process":
             self.registry.register(_InProcess(engine))
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"vllm:{name}", text, _LABELS, registry=self.registry).labels(*self._values)
+    def _counter(self, metric: Series) -> Counter:
+        return self._split(metric).labels(*self._values)
 
-    def _split(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"vllm:{name}", text, (*_LABELS, label), registry=self.registry)
+    def _split(self, metric: Series) -> Counter:
+        return Counter(metric.name, metric.meaning, metric.labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"vllm:{name}", text, _LABELS, registry=self.registry).labels(*self._values)
+    def _gauge(self, metric: Series) -> Gauge:
+        gauge = Gauge(metric.name, metric.meaning, metric.labels, registry=self.registry)
+        return gauge.labels(*self._values)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            f"vllm:{name}", text, _LABELS, buckets=buckets, registry=self.registry
-        ).labels(*self._values)
+    def _histogram(self, metric: Series, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(
+            metric.name, metric.meaning, metric.labels, buckets=buckets, registry=self.registry
+        )
+        return histogram.labels(*self._values)
 
     def started(self) -> float:
-        """A request has arrived. Returns its start, for :meth:`prefilled` and :meth:`ended`."""
+        """Count a new request and return its start time for :meth:`prefilled` and :meth:`ended`."""
         self._running.inc()
         return time.monotonic()
 
     def prefilled(self, prefill: Prefill, started: float) -> None:
-        """The prompt of a request is computed and its first token is there."""
+        """Count a request whose prompt is computed and whose first token is there."""
         asked = prefill.prompt_tokens - prefill.gpu_tokens
         self._prefix_queries.inc(prefill.prompt_tokens)
         self._prefix_hits.inc(prefill.gpu_tokens)
@@ -181,7 +127,7 @@ class VLLMPage:
             self._lookup_time.observe(took)
 
     def ended(self, started: float, finished_reason: str, generated: int = 0) -> None:
-        """A request has ended, as ``stop``, ``length``, ``abort`` or ``error``."""
+        """Count a request that ended with ``stop``, ``length``, ``abort`` or ``error``."""
         self._running.dec()
         self._success.labels(*self._values, finished_reason).inc()
         self._generation_tokens.inc(generated)
@@ -189,7 +135,7 @@ class VLLMPage:
         self._e2e.observe(time.monotonic() - started)
 
     def render(self) -> bytes:
-        """The page as Prometheus text."""
+        """Return the page as Prometheus text."""
         return generate_latest(self.registry)
 
 
@@ -201,35 +147,35 @@ class LMCachePage:
         self.registry.register(_MultiProcess(engine))
 
     def render(self) -> bytes:
-        """The page as Prometheus text."""
+        """Return the page as Prometheus text."""
         return generate_latest(self.registry)
 
 
-_MP_COUNTERS: Final = {
-    "l1_write_chunks": "Chunks written to L1, including those loaded from L2",
-    "l1_read_chunks": "Chunks read from L1",
-    "l1_evicted_chunks": "Chunks evicted from L1",
-    "l1_eviction_loop_triggered": "Evictions from L1",
-    "l2_prefetch_lookup_requests": "L2 lookups",
-    "l2_prefetch_lookup_objects_chunks": "Chunks looked up in L2",
-    "l2_store_submitted_requests": "Stores to L2 begun",
-    "l2_store_submitted_objects_chunks": "Chunks queued for L2",
-    "l2_store_completed_requests": "Stores to L2 done",
-    "l2_store_completed_objects_chunks": "Chunks written to L2",
-    "l2_prefetch_load_submitted_requests": "Loads from L2 begun",
-    "l2_prefetch_load_submitted_objects_chunks": "Chunks to load from L2",
-    "l2_load_completed_requests": "Loads from L2 done",
-    "l2_prefetch_load_completed_chunks": "Chunks loaded from L2",
-    "l2_evicted_objects_chunks": "Chunks evicted from L2",
-    "lookup_requested_tokens": "Tokens looked up, whole chunks only",
-    "lookup_hit_tokens": "Tokens of the contiguous prefix found in L1 and L2",
-    "lookup_hit_l1_tokens": "Of the hit: served by L1",
-    "lookup_hit_l2_tokens": "Of the hit: added by L2",
-    "lookup_hit_l1_keys": "Hit keys L1 held",
-    "lookup_hit_l2_keys": "Hit keys loaded from L2",
-    "lookups_requests": "Lookups",
-    "lookup_early_exit_requests": "Lookups that probed nothing",
-}
+_MP_COUNTERS: Final = (
+    series.L1_WRITE,
+    series.L1_READ,
+    series.L1_EVICTED,
+    series.L1_EVICTIONS,
+    series.L2_LOOKUPS,
+    series.L2_LOOKUP_CHUNKS,
+    series.L2_STORES_STARTED,
+    series.L2_STORE_CHUNKS,
+    series.L2_STORES,
+    series.L2_STORED,
+    series.L2_LOADS_STARTED,
+    series.L2_LOAD_CHUNKS,
+    series.L2_LOADS,
+    series.L2_LOADED,
+    series.L2_EVICTED,
+    series.LOOKUP_REQUESTED,
+    series.LOOKUP_HIT,
+    series.LOOKUP_HIT_L1,
+    series.LOOKUP_HIT_L2,
+    series.LOOKUP_HIT_L1_KEYS,
+    series.LOOKUP_HIT_L2_KEYS,
+    series.LOOKUPS,
+    series.LOOKUPS_EARLY_EXIT,
+)
 
 
 class _MultiProcess(Collector):
@@ -237,38 +183,34 @@ class _MultiProcess(Collector):
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:
-        engine = self._engine
-        for name, text in _MP_COUNTERS.items():
-            series = engine.counts.values.get(name)
-            if series is not None:
-                labels = list(dict(next(iter(series))))
-                family = CounterMetricFamily(f"lmcache_mp_{name}", text, labels=labels)
-                for key, value in series.items():
-                    family.add_metric([value for _, value in key], value)
+        for metric in _MP_COUNTERS:
+            values = self._engine.counts.values.get(metric.stem)
+            if values is not None:
+                labels = list(dict(next(iter(values))))
+                family = CounterMetricFamily(metric.name, metric.meaning, labels=labels)
+                for key, value in values.items():
+                    family.add_metric([text for _, text in key], value)
                 yield family
         yield from self._gauges()
 
     def _gauges(self) -> Iterable[Metric]:
         l1, l2 = self._engine.cache.l1, self._engine.cache.l2
         labels = {"l1_tag": "_default", "backend": "dram"}
-        yield _gauge(
-            "lmcache_mp_l1_memory_usage_bytes", "Bytes held in L1", l1.used_bytes, **labels
-        )
-        yield _gauge("lmcache_mp_l1_usage_ratio", "Share of L1 in use", _share(l1), **labels)
-        yield _gauge("lmcache_mp_l1_staging_bytes", "Bytes being written", 0, **labels)
+        yield _gauge(series.L1_BYTES, l1.used_bytes, labels)
+        yield _gauge(series.L1_RATIO, _share(l1), labels)
+        yield _gauge(series.L1_STAGING_BYTES, 0, labels)
         if l2 is not None:
-            yield _gauge(
-                "lmcache_mp_l2_usage_bytes", "Bytes held in L2", l2.used_bytes, l2_name="fs"
-            )
-        yield _gauge("lmcache_mp_event_bus_queue_depth", "Events queued", 0)
-        yield _gauge("lmcache_mp_event_bus_drain_lag_seconds", "Age of the oldest queued event", 0)
-        dropped = CounterMetricFamily("lmcache_mp_event_bus_dropped_events", "Events dropped")
-        dropped.add_metric([], 0)
-        yield dropped
+            yield _gauge(series.L2_BYTES, l2.used_bytes, {"l2_name": "fs"})
+        yield _gauge(series.EVENT_QUEUE, 0, {})
+        yield _gauge(series.EVENT_LAG, 0, {})
+        yield _counter(series.EVENTS_DROPPED, 0, {})
 
 
 class _InProcess(Collector):
-    """The colon names of LMCache's in-process connector, which stand on vLLM's own page (``lmcache/observability.py``)."""
+    """The series of LMCache's in-process connector, which appear on vLLM's page.
+
+    Source: ``lmcache/observability.py``.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -281,47 +223,37 @@ class _InProcess(Collector):
         }
 
     def collect(self) -> Iterable[Metric]:
-        counts = self._engine.counts
-        requested, hit = counts.total("lookup_requested_tokens"), counts.total("lookup_hit_tokens")
-        stored = counts.total("l1_write_chunks") - counts.total("l2_prefetch_load_completed_chunks")
-        tokens = self._engine.options.chunk_bytes // self._engine.options.kv_bytes_per_token
-        for name, text, value in (
-            ("num_lookup_requests", "Lookups", counts.total("lookups_requests")),
-            ("num_lookup_tokens", "Tokens looked up", requested),
-            ("num_lookup_hits", "Tokens found", hit),
-            ("num_stored_tokens", "Tokens stored", stored * tokens),
-            (
-                "local_cpu_evict_keys_count",
-                "Chunks evicted from memory",
-                counts.total("l1_evicted_chunks"),
-            ),
+        options, cache = self._engine.options, self._engine.cache
+        requested = self._total(series.LOOKUP_REQUESTED)
+        hit = self._total(series.LOOKUP_HIT)
+        stored_chunks = self._total(series.L1_WRITE) - self._total(series.L2_LOADED)
+        chunk_tokens = options.chunk_bytes // options.kv_bytes_per_token
+        for metric, value in (
+            (series.IN_LOOKUPS, self._total(series.LOOKUPS)),
+            (series.IN_LOOKUP_TOKENS, requested),
+            (series.IN_LOOKUP_HITS, hit),
+            (series.IN_STORED_TOKENS, stored_chunks * chunk_tokens),
+            (series.IN_EVICTED_KEYS, self._total(series.L1_EVICTED)),
         ):
-            family = CounterMetricFamily(f"lmcache:{name}", text, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), value)
-            yield family
-        yield _gauge(
-            "lmcache:local_cache_usage",
-            "Bytes held in memory",
-            self._engine.cache.l1.used_bytes,
-            **self._labels,
-        )
-        yield _gauge(
-            "lmcache:lookup_hit_rate",
-            "Share of looked up tokens found",
-            hit / requested if requested else 0.0,
-            **self._labels,
-        )
-        if self._engine.cache.l2 is not None:
-            yield _gauge(
-                "lmcache:remote_cache_usage",
-                "Bytes held remotely",
-                self._engine.cache.l2.used_bytes,
-                **self._labels,
-            )
+            yield _counter(metric, value, self._labels)
+        yield _gauge(series.IN_LOCAL_BYTES, cache.l1.used_bytes, self._labels)
+        hit_rate = hit / requested if requested else 0.0
+        yield _gauge(series.IN_LOOKUP_HIT_RATE, hit_rate, self._labels)
+        if cache.l2 is not None:
+            yield _gauge(series.IN_REMOTE_BYTES, cache.l2.used_bytes, self._labels)
+
+    def _total(self, metric: Series) -> float:
+        return self._engine.counts.total(metric.stem)
 
 
-def _gauge(name: str, text: str, value: float, **labels: str) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=list(labels))
+def _counter(metric: Series, value: float, labels: dict[str, str]) -> Metric:
+    family = CounterMetricFamily(metric.name, metric.meaning, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _gauge(metric: Series, value: float, labels: dict[str, str]) -> Metric:
+    family = GaugeMetricFamily(metric.name, metric.meaning, labels=list(labels))
     family.add_metric(list(labels.values()), value)
     return family
 

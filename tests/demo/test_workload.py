@@ -1,3 +1,5 @@
+"""Which calls a workload makes, in which order, and which files can be one."""
+
 from __future__ import annotations
 
 import gzip
@@ -21,7 +23,7 @@ def conversation(turns: int) -> Conversation:
     return Conversation([USER, REPLY] * turns)
 
 
-def test_each_assistant_message_is_a_call_with_what_precedes_it() -> None:
+def test_each_assistant_message_is_a_call_with_all_messages_before_it() -> None:
     assert Conversation(
         [{"role": "system", "content": "be"}, USER, REPLY, USER, REPLY, USER]
     ).calls == [2, 4]
@@ -29,20 +31,20 @@ def test_each_assistant_message_is_a_call_with_what_precedes_it() -> None:
 
 
 @given(st.lists(st.integers(0, 6), max_size=20), st.integers(1, 8))
-def test_all_calls_are_sent_in_their_own_order_by_so_many_users(
+def test_calls_of_a_conversation_keep_their_order_and_users_are_bounded(
     turns: list[int], users: int
 ) -> None:
     conversations = [conversation(count) for count in turns]
     order = steps(conversations, users)
-    for index, each in enumerate(conversations):
-        assert [length for step, length in order if step == index] == each.calls
+    for index, one in enumerate(conversations):
+        assert [length for step, length in order if step == index] == one.calls
     sent = [index for index, _ in order]
     for place in range(len(order)):
         assert len(set(sent[: place + 1]) & set(sent[place:])) <= users
     assert steps(conversations, users) == order
 
 
-def test_several_users_interleave() -> None:
+def test_conversations_of_several_users_interleave() -> None:
     order = [index for index, _ in steps([conversation(20), conversation(20)], users=2)]
     assert order != sorted(order)
     alone = [index for index, _ in steps([conversation(20), conversation(20)], users=1)]
@@ -55,16 +57,16 @@ def test_several_users_interleave() -> None:
     ids=["list", "messages", "traj"],
 )
 @pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
-def test_files_of_all_forms_are_read(tmp_path: Path, wrap: Any, name: str) -> None:
+def test_every_supported_file_format_is_read(tmp_path: Path, wrap: Any, name: str) -> None:
     text = "\n\n".join(
         json.dumps(wrap(messages)) for messages in ([USER, REPLY], [USER, REPLY, USER, REPLY])
     )
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
-    assert [each.calls for each in read_conversations(path)] == [[1], [1, 3]]
+    assert [one.calls for one in read_conversations(path)] == [[1], [1, 3]]
 
 
-def test_tools_of_a_conversation_are_kept(tmp_path: Path) -> None:
+def test_a_conversations_tools_are_kept(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     path = tmp_path / "talk.jsonl"
     path.write_text(json.dumps({"messages": [USER, REPLY], "tools": tools}))
@@ -72,56 +74,64 @@ def test_tools_of_a_conversation_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "problem", "line"),
     [
-        (b"{", "line 1: not JSON"),
-        (b'[{"role": "user", "content": "x"}]\nnot json', "line 2: not JSON"),
-        (b'"text"', "line 1: neither a list of messages"),
-        (b'{"conversation": []}', "line 1: neither a list of messages"),
-        (b'{"messages": {}}', "line 1: neither a list of messages"),
-        (b'[{"role": "user"}, 7]', "message 2 is not an object with a role"),
-        (b'[{"content": "x"}]', "message 1 is not an object with a role"),
-        (b'{"messages": [], "tools": {}}', '"tools" is not a list'),
-        (b'[{"role": "user", "content": "x"}]', "no assistant message"),
-        (b"", "no assistant message"),
-        (b"\xff\xfe\xff", "cannot read"),
-        (b"[" * 100_000, "line 1: not JSON"),
+        (b"{", "not_json", 1),
+        (b'[{"role": "user", "content": "x"}]\nnot json', "not_json", 2),
+        (b'"text"', "not_messages", 1),
+        (b'{"conversation": []}', "not_messages", 1),
+        (b'{"messages": {}}', "not_messages", 1),
+        (b'[{"role": "user"}, 7]', "bad_message", 1),
+        (b'[{"content": "x"}]', "bad_message", 1),
+        (b'{"messages": [], "tools": {}}', "bad_tools", 1),
+        (b'[{"role": "user", "content": "x"}]', "no_calls", None),
+        (b"", "no_calls", None),
+        (b"\xff\xfe\xff", "unreadable", None),
+        (b"[" * 100_000, "not_json", 1),
     ],
 )
-def test_a_bad_file_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_bad_file_is_rejected_with_its_line_and_problem(
+    tmp_path: Path, content: bytes, problem: str, line: int | None
+) -> None:
     path = tmp_path / "talk.jsonl"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=".") as error:
+    with pytest.raises(InputError) as raised:
         read_conversations(path)
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
+    error = raised.value
+    assert (error.problem, error.line) == (problem, line)
+    assert "talk.jsonl" in str(error)
+    assert line is None or f"line {line}" in str(error)
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"[]" * 5000)[:-20]])
-def test_a_broken_gzip_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_broken_gzip_file_is_unreadable(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "talk.jsonl.gz"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError) as raised:
         read_conversations(path)
+    assert raised.value.problem == "unreadable"
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
+def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
         read_conversations(tmp_path / "none.jsonl")
+    assert raised.value.problem == "unreadable"
 
 
-def test_the_built_in_workload_is_the_same_each_time_and_varied() -> None:
-    found = built_in()
-    assert found == built_in()
-    assert any(each.tools for each in found)
-    assert {each.stream for each in found} == {True, False}
+def test_the_built_in_workload_is_reproducible_and_varied() -> None:
+    workload = built_in()
+    assert workload == built_in()
+    assert any(one.tools for one in workload)
+    assert {one.stream for one in workload} == {True, False}
     lengths = [
-        token_count(render(each.messages[:length], each.tools))
-        for each in found
-        for length in each.calls
+        token_count(render(one.messages[:length], one.tools))
+        for one in workload
+        for length in one.calls
     ]
-    one_offs = [each for each in found if len(each.messages) == 2]
+    one_offs = [one for one in workload if len(one.messages) == 2]
+    texts = {one.messages[0]["content"] for one in one_offs}
     assert min(lengths) < 256 < 2048 < max(lengths)
-    assert len({each.messages[0]["content"] for each in one_offs}) == len(one_offs) > len(found) / 2
-    assert sum(len(each.calls) > 3 for each in found) > 20
-    assert any(message["role"] == "tool" for each in found for message in each.messages)
+    assert len(texts) == len(one_offs) > len(workload) / 2
+    assert sum(len(one.calls) > 3 for one in workload) > 20
+    assert any(message["role"] == "tool" for one in workload for message in one.messages)

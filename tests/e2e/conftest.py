@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_kvpolicy.cli.demo.receiver import Receiver
 from otel_kvpolicy.standin import StandIn
 
 from .pairs import Pair
+from .receiver import Receiver
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,12 @@ from typing import Any
 
 import httpx2
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from prometheus_client.parser import text_string_to_metric_families
 
-from otel_kvpolicy.cli.demo.receiver import Receiver
+from otel_kvpolicy import series
+from otel_kvpolicy.cli.metrics_page import Page
+from otel_kvpolicy.series import Series
+
+from .receiver import Receiver
 
 CHUNK = 256
 PATIENCE_SECONDS = 60
@@ -81,24 +84,17 @@ class Pair:
             "OTEL_TRACES_EXPORTER": "otlp",
         }
 
-    def page(self, url: str) -> dict[str, list[Any]]:
-        """Samples of a metrics page by name."""
-        text = self.http.get(f"{url}/metrics").raise_for_status().text
-        samples: dict[str, list[Any]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                samples.setdefault(sample.name, []).append(sample)
-        return samples
+    def page(self, url: str) -> Page:
+        """The metrics page of one of the servers."""
+        return Page.parse(self.http.get(f"{url}/metrics").raise_for_status().text)
 
-    def counter(self, name: str) -> int:
+    def counter(self, counter: Series) -> int:
         """Sum of a counter of LMCache; 0 before its first increment."""
-        return int(sum(sample.value for sample in self.page(self.lmcache_url).get(name, [])))
+        return self.page(self.lmcache_url).count(counter)
 
     def chunks_written(self) -> int:
         """Chunks that calls stored, without those that moved from L2 to L1."""
-        return self.counter("lmcache_mp_l1_write_chunks_total") - self.counter(
-            "lmcache_mp_l2_prefetch_load_completed_chunks_total"
-        )
+        return self.counter(series.L1_WRITE) - self.counter(series.L2_LOADED)
 
     def empty_vllm(self) -> None:
         """Empties vLLM's own cache, so that the next hit must come from LMCache. It refuses while blocks are still being stored."""

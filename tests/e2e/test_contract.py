@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_kvpolicy.cli.demo.receiver import attributes
+from otel_kvpolicy import series
 
 from .pairs import CHUNK, Pair, wait_until
+from .receiver import attributes
 
 SURFACES = [("chat", False), ("chat", True), ("responses", False), ("responses", True)]
 
@@ -81,7 +82,7 @@ def rounds(pair: Pair) -> Rounds:
     calls = [
         _call(pair, endpoint, stream, prompts[decision]()) for endpoint, stream, decision in keys
     ]
-    before, hits_before = pair.chunks_written(), pair.counter("lmcache_mp_lookup_hit_tokens_total")
+    before, hits_before = pair.chunks_written(), pair.counter(series.LOOKUP_HIT)
     usages, spans = pair.call(calls)
     first = dict(zip(keys, usages, strict=True))
     stored = sum(_chunks(usage) for key, usage in first.items() if key[2] == "store")
@@ -97,7 +98,7 @@ def rounds(pair: Pair) -> Rounds:
         "the sentinel's chunks",
     )
     written_again = pair.chunks_written() - before - written - _chunks(sentinel[0])
-    hits = pair.counter("lmcache_mp_lookup_hit_tokens_total") - hits_before
+    hits = pair.counter(series.LOOKUP_HIT) - hits_before
     return Rounds(first, second, written, written_again, hits, [*spans, *again])
 
 
@@ -253,10 +254,10 @@ def test_the_stand_ins_pages_hold_only_names_and_labels_of_real_ones(
             real_pair.page(getattr(real_pair, side)),
             standin_pair.page(getattr(standin_pair, side)),
         )
-        assert set(ours) <= set(real)
-        for name, samples in ours.items():
+        assert set(ours.labels) <= set(real.labels)
+        for name in ours.labels:
             labels = [
-                {key for key in sample.labels if not key.startswith("otel_scope_")}
-                for sample in (samples[0], real[name][0])
+                {key for key in page.labels[name] if not key.startswith("otel_scope_")}
+                for page in (ours, real)
             ]
             assert labels[0] == labels[1], name

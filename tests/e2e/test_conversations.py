@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_kvpolicy.cli.demo.receiver import DecidedCall
+from otel_kvpolicy import series
 from otel_kvpolicy.cli.demo.runner import write_workload
 from otel_kvpolicy.cli.demo.workload import read_conversations, steps
 
 from .pairs import CHUNK, Pair, wait_until
+from .receiver import DecidedCall
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -36,9 +37,7 @@ def test_every_conversation_leaves_decisions_and_hits(
     workload = tmp_path / "workload.json"
     write_workload(workload, pair.model, conversations, order, max_tokens=1)
     before, seen = pair.chunks_written(), len(pair.receiver.spans)
-    hits, asked = (
-        pair.counter(f"lmcache_mp_lookup_{kind}_tokens_total") for kind in ("hit", "requested")
-    )
+    hits, asked = pair.counter(series.LOOKUP_HIT), pair.counter(series.LOOKUP_REQUESTED)
     instrument = Path(sys.executable).with_name("opentelemetry-instrument")
     command = [instrument, sys.executable, "-m", "otel_kvpolicy.cli.demo.application", workload]
     done = subprocess.run(
@@ -50,7 +49,7 @@ def test_every_conversation_leaves_decisions_and_hits(
     assert {call.outcome for call in calls} == {"applied"}
     wait_until(
         lambda: (
-            pair.counter("lmcache_mp_lookup_requested_tokens_total") - asked
+            pair.counter(series.LOOKUP_REQUESTED) - asked
             >= sum(c.prompt_tokens // CHUNK for c in calls) * CHUNK
         ),
         "the lookups",
@@ -61,8 +60,8 @@ def test_every_conversation_leaves_decisions_and_hits(
         "prompt_tokens": sum(call.prompt_tokens for call in calls),
         "cached_tokens": sum(call.cached_tokens for call in calls),
         "chunks_written": pair.chunks_written() - before,
-        "lookup_requested_tokens": pair.counter("lmcache_mp_lookup_requested_tokens_total") - asked,
-        "lookup_hit_tokens": pair.counter("lmcache_mp_lookup_hit_tokens_total") - hits,
+        "lookup_requested_tokens": pair.counter(series.LOOKUP_REQUESTED) - asked,
+        "lookup_hit_tokens": pair.counter(series.LOOKUP_HIT) - hits,
     }
     record_property(f"{pair.name}_conversations", json.dumps(told))
     print(pair.name, told)

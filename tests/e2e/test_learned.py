@@ -8,12 +8,12 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_kvpolicy.cli.demo.receiver import attributes
 from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 
 from .pairs import CHUNK, Pair, wait_until
+from .receiver import attributes
 from .test_contract import _cached, _call, _chunks, _second_turn, _text
 
 

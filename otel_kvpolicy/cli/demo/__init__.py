@@ -1,1 +1,1 @@
-"""``otel-kvpolicy demo``: real calls through the real client, a stand-in for the servers, and what the caches made of it."""
+"""``otel-kvpolicy demo``: real calls through the OpenAI client, to a stand-in for the servers."""

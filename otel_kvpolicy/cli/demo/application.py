@@ -1,6 +1,7 @@
-"""The demo's application: it knows the OpenAI client and nothing of this package. Run by ``opentelemetry-instrument``.
+"""The demo's application. It uses the OpenAI client and knows nothing of this package.
 
-Reads the workload from the file named by its one argument and prints a dot for each answered call.
+``opentelemetry-instrument`` runs it. It reads the workload from the file named by its only argument
+and prints a dot for each answered call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from openai import OpenAI
 
 
 def main() -> None:
-    """Sends every call of the workload, one after the other, as told."""
+    """Send every call of the workload, one after the other."""
     workload = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     client = OpenAI(max_retries=0, timeout=60)
     for index, length in workload["steps"]:

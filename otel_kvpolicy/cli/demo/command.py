@@ -24,22 +24,25 @@ _SIDES = (("policy", True), ("store everything", False))
     "--input",
     "source",
     type=click.Path(path_type=Path),
-    help="Conversations of your own, JSON lines, .gz or not.",
+    help="Your own conversations as JSON lines, gzipped or not.",
 )
 @click.option(
-    "--users", type=click.IntRange(1), default=16, help="Conversations that go on at the same time."
+    "--users", type=click.IntRange(1), default=16, help="Number of conversations at the same time."
 )
 @click.option(
     "--l1-mib",
     type=click.IntRange(64),
     default=4096,
-    help="LMCache's memory tier, at 128 KiB of KV per token.",
+    help="Size of LMCache's memory tier, at 128 KiB of KV cache per token.",
 )
 @click.option(
-    "--l2-mib", type=click.IntRange(0), default=16384, help="LMCache's backend; 0 for none."
+    "--l2-mib", type=click.IntRange(0), default=16384, help="Size of LMCache's backend; 0 for none."
 )
 @click.option(
-    "--gpu-tokens", type=click.IntRange(0), default=16384, help="Tokens in vLLM's own prefix cache."
+    "--gpu-tokens",
+    type=click.IntRange(0),
+    default=16384,
+    help="Tokens that vLLM's own prefix cache holds.",
 )
 @click.option(
     "--lmcache-mode",
@@ -59,11 +62,13 @@ def command(
     mode: str,
     as_json: bool,
 ) -> None:
-    """Runs conversations through the real OpenAI client, instrumented by opentelemetry-instrument, against an embedded stand-in for
-    vLLM with LMCache; then again with store-everything. No key, no network, no GPU.
+    """Compare the policy with storing everything, without a key, a network or a GPU.
 
-    A line of --input is a list of OpenAI messages, or an object that holds it as "messages" or "traj". Each assistant message is one call,
-    sent with all messages before it.
+    Sends conversations through the real OpenAI client, instrumented by opentelemetry-instrument, to
+    an embedded stand-in for vLLM with LMCache: once with the policy, once storing everything.
+
+    Each line of --input is a list of OpenAI messages, or an object that has the list as "messages"
+    or "traj". Every assistant message in it is one call, sent with all messages before it.
     """
     try:
         conversations = built_in() if source is None else read_conversations(source)

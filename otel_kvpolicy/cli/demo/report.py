@@ -1,22 +1,29 @@
-"""What the demo prints: decisions as the spans tell them, and both sides' caches as the metrics pages tell them."""
+"""What the demo prints: the decisions from the application's log, and what the servers counted."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ...telemetry import names
 from .runner import Side, Sizes
 
+_NOTHING: Final = "–"
+_MODES: Final = {"mp": "LMCache's multi-process server", "in_process": "LMCache inside vLLM"}
+
 
 def summary(side: Side) -> dict[str, Any]:
-    """The numbers of one side, ready for JSON. Rates are 0 to 1, None where nothing was counted."""
+    """Return the numbers of one side, ready for JSON.
+
+    Ratios are between 0 and 1, or None if there was nothing to count.
+    """
     calls, caches = side.calls, side.caches
-    skipped = [call for call in calls if call.decision == names.SKIP]
+    skipped = [call for call in calls if call.skipped]
     missed_l1 = None if caches.hit_l1 is None else caches.requested - caches.hit_l1
     return {
         "calls": side.sent,
@@ -24,7 +31,8 @@ def summary(side: Side) -> dict[str, Any]:
         "skipped_calls": len(skipped),
         "skip_ratio_calls": _ratio(len(skipped), len(calls)),
         "skip_ratio_tokens": _ratio(
-            sum(call.prompt_tokens for call in skipped), sum(call.prompt_tokens for call in calls)
+            sum(call.count(names.USAGE_INPUT_TOKENS) or 0 for call in skipped),
+            sum(call.count(names.USAGE_INPUT_TOKENS) or 0 for call in calls),
         ),
         "decisions": [
             {"decision": decision, "reasons": list(reasons), "hint_outcome": outcome, **numbers}
@@ -46,14 +54,17 @@ def summary(side: Side) -> dict[str, Any]:
 
 
 def _grouped(side: Side) -> dict[tuple[str, tuple[str, ...], str], dict[str, int]]:
+    """Return call and token counts by (decision, reasons, hint outcome), most calls first."""
     calls: Counter[tuple[str, tuple[str, ...], str]] = Counter()
     prompt: Counter[tuple[str, tuple[str, ...], str]] = Counter()
     cached: Counter[tuple[str, tuple[str, ...], str]] = Counter()
     for call in side.calls:
-        key = (call.decision, call.reasons, call.outcome)
+        decision = names.SKIP if call.skipped else names.STORE
+        outcome = call.text(names.HINT_OUTCOME) or ""
+        key = (decision, tuple(call.texts(names.REASONS)), outcome)
         calls[key] += 1
-        prompt[key] += call.prompt_tokens
-        cached[key] += call.cached_tokens
+        prompt[key] += call.count(names.USAGE_INPUT_TOKENS) or 0
+        cached[key] += call.count(names.USAGE_CACHE_READ_INPUT_TOKENS) or 0
     return {
         key: {"calls": count, "prompt_tokens": prompt[key], "cached_tokens": cached[key]}
         for key, count in calls.most_common()
@@ -67,33 +78,49 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 def print_report(
     console: Console, policy: Side, everything: Side, sizes: Sizes, source: str
 ) -> None:
-    """Prints both tables and what they come to."""
+    """Print the decisions, the comparison of both sides, and the conclusion."""
     with_policy, without = summary(policy), summary(everything)
-    console.print(_decisions(with_policy, source))
-    console.print(_comparison(with_policy, without, sizes))
-    console.print(_verdict(with_policy, without))
-    for name, side in (("with the policy", with_policy), ("with store-everything", without)):
+    _heading(
+        console,
+        "What the policy decided",
+        f"{with_policy['calls']:,} calls from {source}, read from the application's decision log.",
+    )
+    console.print(_decisions(with_policy))
+    _heading(
+        console,
+        "What the caches made of it",
+        "The same calls in the same order, each side on its own fresh server. "
+        f"{_MODES[sizes.mode]}: L1 {_size(sizes.l1_mib)}, L2 {_size(sizes.l2_mib)}.",
+    )
+    console.print(_comparison(with_policy, without))
+    console.print()
+    console.print(_conclusion(with_policy, without))
+    for name, side in (("with the policy", with_policy), ("storing everything", without)):
         if side["decisions_in_spans"] != side["calls"]:
             console.print(
-                f"[yellow]Of {side['calls']:,} calls {name}, {side['decisions_in_spans']:,} left a decision on a span."
+                f"[yellow]Warning: {side['calls']:,} calls were made {name}, "
+                f"but the decision log has {side['decisions_in_spans']:,} decisions."
             )
 
 
-def _decisions(side: dict[str, Any], source: str) -> Table:
-    table = Table(
-        title=f"Decisions, read back from the spans of the application ({source})",
-        title_justify="left",
-    )
+def _heading(console: Console, title: str, text: str) -> None:
+    console.print()
+    console.print(Text(title, "bold"))
+    console.print(Text(text))
+
+
+def _decisions(side: dict[str, Any]) -> Table:
+    table = Table()
     table.add_column("decision")
     table.add_column("reasons", overflow="fold", min_width=24)
-    for name in ("calls", "tokens", "of all", "cached"):
-        table.add_column(name, justify="right")
+    for column in ("calls", "prompt tokens", "share", "cached"):
+        table.add_column(column, justify="right")
     total = sum(row["prompt_tokens"] for row in side["decisions"])
     for row in side["decisions"]:
+        outcome = row["hint_outcome"]
         table.add_row(
             f"[{'yellow' if row['decision'] == names.SKIP else 'green'}]{row['decision']}",
-            "\n".join(row["reasons"])
-            + ("" if row["hint_outcome"] == "applied" else f"\n[dim]hint: {row['hint_outcome']}"),
+            "\n".join(row["reasons"]) + ("" if outcome == "applied" else f"\n[dim]hint: {outcome}"),
             f"{row['calls']:,}",
             f"{row['prompt_tokens']:,}",
             _percent(_ratio(row["prompt_tokens"], total)),
@@ -102,50 +129,65 @@ def _decisions(side: dict[str, Any], source: str) -> Table:
     return table
 
 
-def _comparison(policy: dict[str, Any], everything: dict[str, Any], sizes: Sizes) -> Table:
-    table = Table(
-        title=f"The same calls in the same order, two fresh servers (LMCache {sizes.mode}, L1 {sizes.l1_mib} MiB, L2 {sizes.l2_mib} MiB)",
-        title_justify="left",
-    )
+Row = tuple[str, str, Callable[[Any], str], Callable[[Any, Any], str]]
+"""Label, key in the summary, how a value is shown, and how two values are compared."""
+
+
+def _comparison(policy: dict[str, Any], everything: dict[str, Any]) -> Table:
+    table = Table()
     table.add_column("")
-    for name in ("policy", "store everything", "difference"):
-        table.add_column(name, justify="right")
-    rows: Sequence[tuple[str, str, Callable[[Any], str], Callable[[Any, Any], str]]] = (
-        ("calls", "calls", _count, _no_difference),
-        ("skipped, of calls", "skip_ratio_calls", _percent, _no_difference),
-        ("skipped, of prompt tokens", "skip_ratio_tokens", _percent, _no_difference),
-        ("chunks written to LMCache", "chunks_written", _count, _relative),
-        ("L1 hit rate, of looked-up tokens", "l1_hit_ratio", _percent, _points),
-        ("L2 hit rate, of looked-up tokens", "l2_hit_ratio", _percent, _points),
-        ("L2 hit rate, of what L1 missed", "l2_hit_ratio_of_l1_misses", _percent, _points),
-        ("L1 + L2 hit rate", "lmcache_hit_ratio", _percent, _points),
-        ("prompt tokens cached, vLLM's too", "cached_ratio", _percent, _points),
-        ("chunks evicted from L1", "l1_evicted_chunks", _count, _relative),
-        ("chunks evicted from L2", "l2_evicted_chunks", _count, _relative),
+    for column in ("policy", "store everything", "difference"):
+        table.add_column(column, justify="right")
+    sections: Sequence[Sequence[Row]] = (
+        (
+            ("calls skipped", "skip_ratio_calls", _percent, _no_difference),
+            ("prompt tokens skipped", "skip_ratio_tokens", _percent, _no_difference),
+        ),
+        (
+            ("chunks written to LMCache", "chunks_written", _count, _relative),
+            ("chunks evicted from L1", "l1_evicted_chunks", _count, _relative),
+            ("chunks evicted from L2", "l2_evicted_chunks", _count, _relative),
+        ),
+        (
+            ("LMCache hit rate", "lmcache_hit_ratio", _percent, _points),
+            ("  served by L1", "l1_hit_ratio", _percent, _points),
+            ("  added by L2", "l2_hit_ratio", _percent, _points),
+            ("L2 hit rate after an L1 miss", "l2_hit_ratio_of_l1_misses", _percent, _points),
+            ("prompt tokens from any cache", "cached_ratio", _percent, _points),
+        ),
     )
-    for label, key, show, compare in rows:
-        table.add_row(
-            label, show(policy[key]), show(everything[key]), compare(policy[key], everything[key])
-        )
+    for section in sections:
+        table.add_section()
+        for label, key, show, compare in section:
+            first, second = policy[key], everything[key]
+            table.add_row(label, show(first), show(second), compare(first, second))
     return table
 
 
-def _verdict(policy: dict[str, Any], everything: dict[str, Any]) -> str:
+def _conclusion(policy: dict[str, Any], everything: dict[str, Any]) -> str:
     if not policy["skipped_calls"]:
-        return "The rule skipped nothing here: every call looked worth storing, so both sides are the same."
+        return (
+            "The policy skipped nothing: every call looked worth storing, so both sides are equal."
+        )
     return (
-        f"The rule skipped {_percent(policy['skip_ratio_calls'])} of the calls, which hold {_percent(policy['skip_ratio_tokens'])} "
-        f"of the prompt tokens. LMCache wrote {policy['chunks_written']:,} chunks instead of {everything['chunks_written']:,}; "
-        f"its hit rate was {_percent(policy['lmcache_hit_ratio'])} against {_percent(everything['lmcache_hit_ratio'])}."
+        f"The policy skipped {_percent(policy['skip_ratio_calls'])} of the calls, with "
+        f"{_percent(policy['skip_ratio_tokens'])} of the prompt tokens. LMCache wrote "
+        f"{policy['chunks_written']:,} chunks instead of {everything['chunks_written']:,}, "
+        f"at a hit rate of {_percent(policy['lmcache_hit_ratio'])} "
+        f"instead of {_percent(everything['lmcache_hit_ratio'])}."
     )
 
 
 def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+    return _NOTHING if value is None else f"{value:,}"
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    return _NOTHING if value is None else f"{value:.1%}"
+
+
+def _size(mib: int) -> str:
+    return f"{mib / 1024:g} GiB" if mib % 1024 == 0 else f"{mib} MiB"
 
 
 def _no_difference(policy: Any, everything: Any) -> str:
@@ -157,6 +199,6 @@ def _relative(policy: int | None, everything: int | None) -> str:
 
 
 def _points(policy: float | None, everything: float | None) -> str:
-    return (
-        "" if policy is None or everything is None else f"{100 * (policy - everything):+.1f} points"
-    )
+    if policy is None or everything is None:
+        return ""
+    return f"{100 * (policy - everything):+.1f} points"

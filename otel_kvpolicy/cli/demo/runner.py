@@ -1,4 +1,4 @@
-"""Runs one side of the comparison: a fresh stand-in, the application in a process of its own, and what both then tell."""
+"""Run one side of the demo: a fresh stand-in, and the application in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx2
-from prometheus_client.parser import text_string_to_metric_families
 
+from ... import series
 from ...settings import env_name
 from ...standin import CHUNK_TOKENS, StandIn
 from ...standin.options import Mode
-from .receiver import DecidedCall, Receiver
+from ..metrics_page import Page
+from ..spans.files import FileSource
+from ..spans.model import RecordedSpan
+from ..spans.source import Query
 from .workload import Conversation, Step
 
 _MIB: Final = 1 << 20
+_NEVER_ROTATE: Final = 1 << 40
 
 
 class DemoError(RuntimeError):
-    """The application could not be run to its end."""
+    """The application could not be run to its end. The text is one line for people."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the stand-in, the same on both sides.
+    """How large the stand-in's caches are; the same on both sides.
 
     Attributes:
-        mode: how vLLM reaches LMCache.
-        l1_mib: LMCache's memory tier.
-        l2_mib: LMCache's backend.
-        gpu_tokens: tokens in vLLM's own prefix cache.
+        mode: How vLLM reaches LMCache.
+        l1_mib: LMCache's memory tier, in MiB.
+        l2_mib: LMCache's backend, in MiB; 0 for none.
+        gpu_tokens: Tokens that vLLM's own prefix cache holds.
     """
 
     mode: Mode
@@ -49,19 +53,19 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Caches:
-    """What the servers' metrics pages say after the run. Tokens, unless said otherwise; None where the page does not tell.
+    """What the servers' metrics pages say after the run. None if the page does not say.
 
     Attributes:
-        prompt: all prompt tokens.
-        from_gpu: of those, from vLLM's own prefix cache.
-        from_lmcache: of those, loaded from LMCache beyond what vLLM had.
-        requested: tokens LMCache looked up, whole chunks only.
-        hit: of the looked up ones, found.
-        hit_l1: of those, served by L1.
-        hit_l2: of those, added by L2.
-        chunks_written: chunks that calls stored.
-        l1_evicted: chunks evicted from L1.
-        l2_evicted: chunks evicted from L2.
+        prompt: Prompt tokens.
+        from_gpu: Prompt tokens from vLLM's own prefix cache.
+        from_lmcache: Prompt tokens loaded from LMCache because vLLM did not have them.
+        requested: Tokens looked up in LMCache, whole chunks only.
+        hit: Looked-up tokens that were found.
+        hit_l1: Found tokens that L1 served.
+        hit_l2: Found tokens that L2 added.
+        chunks_written: Chunks that calls stored.
+        l1_evicted: Chunks evicted from L1.
+        l2_evicted: Chunks evicted from L2.
     """
 
     prompt: int
@@ -81,13 +85,13 @@ class Side:
     """One side of the comparison.
 
     Attributes:
-        calls: decided calls, read back from the application's own telemetry.
-        sent: calls the application made.
-        caches: what the servers say.
-        seconds: how long it took.
+        calls: The decisions in the application's decision log, oldest first.
+        sent: Number of calls the application made.
+        caches: What the servers counted.
+        seconds: How long the side took.
     """
 
-    calls: list[DecidedCall]
+    calls: list[RecordedSpan]
     sent: int
     caches: Caches
     seconds: float
@@ -101,14 +105,14 @@ def run_side(
     layering: bool,
     advance: Callable[[], None],
 ) -> Side:
-    """Sends the workload to a fresh stand-in.
+    """Send the workload to a fresh stand-in.
 
     Args:
-        conversations: the workload.
-        order: its calls, in the order to send them.
-        sizes: of the stand-in.
-        layering: ``KV_CACHE_LAYERING`` of the application; false stores everything.
-        advance: called after each call.
+        conversations: The workload.
+        order: Its calls, in the order in which they are sent.
+        sizes: Sizes of the stand-in's caches.
+        layering: ``KV_CACHE_LAYERING`` of the application; False stores everything.
+        advance: Called after each call.
 
     Raises:
         DemoError: ``opentelemetry-instrument`` is missing, or the application failed.
@@ -121,16 +125,12 @@ def run_side(
         gpu_tokens=sizes.gpu_tokens,
         keep_requests=0,
     )
-    with (
-        standin as server,
-        Receiver() as receiver,
-        tempfile.TemporaryDirectory(prefix="otel-kvpolicy-") as folder,
-    ):
-        workload = Path(folder, "workload.json")
+    with standin as server, tempfile.TemporaryDirectory(prefix="otel-kvpolicy-") as folder:
+        workload, log = Path(folder, "workload.json"), Path(folder, "decisions.jsonl")
         write_workload(workload, server.options.models[0], conversations, order)
-        environment = _environment(server.base_url, receiver.url, layering)
+        environment = _environment(server.base_url, log, layering)
         sent = _run(_command(workload), environment, Path(folder, "stderr"), advance)
-        return Side(receiver.calls, sent, _caches(server), time.monotonic() - started)
+        return Side(_decisions(log), sent, _caches(server), time.monotonic() - started)
 
 
 def write_workload(
@@ -140,11 +140,11 @@ def write_workload(
     order: Sequence[Step],
     max_tokens: int = 64,
 ) -> None:
-    """Writes what the application is to send: the conversations and the order of their calls. Answers are kept short: nobody reads them."""
+    """Write what the application is to send. Answers are kept short because nothing uses them."""
     content = {
         "model": model,
         "max_tokens": max_tokens,
-        "conversations": [asdict(each) for each in conversations],
+        "conversations": [asdict(conversation) for conversation in conversations],
         "steps": order,
     }
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -155,26 +155,30 @@ def _command(workload: Path) -> list[str]:
     instrument = shutil.which("opentelemetry-instrument", path=str(folder))
     if instrument is None:
         raise DemoError(
-            f"there is no opentelemetry-instrument in {folder}; pip install 'otel-kvpolicy[demo]' into this environment"
+            f"opentelemetry-instrument not found in {folder}: "
+            "run pip install 'otel-kvpolicy[demo]' in this environment"
         )
     return [instrument, sys.executable, "-m", "otel_kvpolicy.cli.demo.application", str(workload)]
 
 
-def _environment(base_url: str, otlp_url: str, layering: bool) -> dict[str, str]:
-    """The user's own environment, so that ``KV_CACHE_*`` settings are tried out, but no telemetry settings meant for other processes."""
+def _environment(base_url: str, log: Path, layering: bool) -> dict[str, str]:
+    """Return the environment of the application.
+
+    It is the user's, so that their ``KV_CACHE_*`` settings take effect, but without ``OTEL_*``
+    settings, which are meant for other processes.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return kept | {
         env_name("layering"): str(layering).lower(),
+        env_name("decision_log"): str(log),
+        env_name("decision_log_bytes"): str(_NEVER_ROTATE),
         "NO_PROXY": "127.0.0.1",
         "OPENAI_API_KEY": "none-needed",
         "OPENAI_BASE_URL": base_url,
-        "OTEL_BSP_MAX_QUEUE_SIZE": "100000",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": otlp_url,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_LOGS_EXPORTER": "none",
         "OTEL_METRICS_EXPORTER": "none",
         "OTEL_SERVICE_NAME": "otel-kvpolicy-demo",
-        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_TRACES_EXPORTER": "none",
     }
 
 
@@ -184,7 +188,9 @@ def _run(
     sent = 0
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr) as child,  # noqa: S603
+        subprocess.Popen(  # noqa: S603 - no shell, and no argument from outside
+            command, env=environment, stdout=subprocess.PIPE, stderr=stderr
+        ) as child,
     ):
         assert child.stdout is not None
         try:
@@ -195,53 +201,52 @@ def _run(
             child.kill()
             raise
     if child.returncode:
-        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [
-            "it said nothing"
-        ]
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise DemoError(
-            f"the application ended with {child.returncode} after {sent} calls: {last[0]}"
+            f"the application failed with exit code {child.returncode} after {sent} calls: "
+            f"{lines[-1] if lines else 'no error message'}"
         )
     return sent
 
 
+def _decisions(log: Path) -> list[RecordedSpan]:
+    """Return the decisions in a decision log, oldest first; none if nothing was ever logged."""
+    if not log.exists():
+        return []
+    return FileSource(str(log)).recent(Query(limit=sys.maxsize))[::-1]
+
+
 def _caches(server: StandIn) -> Caches:
-    vllm = _Page(f"{server.url}/metrics")
-    own = {"prompt": "vllm:prompt_tokens_total", "from_gpu": "vllm:prefix_cache_hits_total"}
-    base: dict[str, Any] = {field: vllm.sum(name) for field, name in own.items()}
-    base["from_lmcache"] = vllm.sum("vllm:external_prefix_cache_hits_total")
+    vllm = _page(server.url)
+    own = {
+        "prompt": vllm.count(series.PROMPT_TOKENS),
+        "from_gpu": vllm.count(series.PREFIX_HITS),
+        "from_lmcache": vllm.count(series.EXTERNAL_HITS),
+    }
     if server.lmcache_url is None:
         return Caches(
-            **base,
-            requested=vllm.sum("lmcache:num_lookup_tokens_total"),
-            hit=vllm.sum("lmcache:num_lookup_hits_total"),
+            **own,
+            requested=vllm.count(series.IN_LOOKUP_TOKENS),
+            hit=vllm.count(series.IN_LOOKUP_HITS),
             hit_l1=None,
             hit_l2=None,
-            chunks_written=vllm.sum("lmcache:num_stored_tokens_total") // CHUNK_TOKENS,
-            l1_evicted=vllm.sum("lmcache:local_cpu_evict_keys_count_total"),
+            chunks_written=vllm.count(series.IN_STORED_TOKENS) // CHUNK_TOKENS,
+            l1_evicted=vllm.count(series.IN_EVICTED_KEYS),
             l2_evicted=None,
         )
-    page = _Page(f"{server.lmcache_url}/metrics")
+    lmcache = _page(server.lmcache_url)
     return Caches(
-        **base,
-        requested=page.sum("lmcache_mp_lookup_requested_tokens_total"),
-        hit=page.sum("lmcache_mp_lookup_hit_tokens_total"),
-        hit_l1=page.sum("lmcache_mp_lookup_hit_l1_tokens_total"),
-        hit_l2=page.sum("lmcache_mp_lookup_hit_l2_tokens_total"),
-        # LMCache counts what moves from L2 to L1 as written to L1 as well.
-        chunks_written=page.sum("lmcache_mp_l1_write_chunks_total")
-        - page.sum("lmcache_mp_l2_prefetch_load_completed_chunks_total"),
-        l1_evicted=page.sum("lmcache_mp_l1_evicted_chunks_total"),
-        l2_evicted=page.sum("lmcache_mp_l2_evicted_objects_chunks_total"),
+        **own,
+        requested=lmcache.count(series.LOOKUP_REQUESTED),
+        hit=lmcache.count(series.LOOKUP_HIT),
+        hit_l1=lmcache.count(series.LOOKUP_HIT_L1),
+        hit_l2=lmcache.count(series.LOOKUP_HIT_L2),
+        # LMCache counts chunks that came back from L2 as written to L1.
+        chunks_written=lmcache.count(series.L1_WRITE) - lmcache.count(series.L2_LOADED),
+        l1_evicted=lmcache.count(series.L1_EVICTED),
+        l2_evicted=lmcache.count(series.L2_EVICTED),
     )
 
 
-class _Page:
-    def __init__(self, url: str) -> None:
-        text = httpx2.get(url, trust_env=False).raise_for_status().text
-        self._samples = [
-            sample for family in text_string_to_metric_families(text) for sample in family.samples
-        ]
-
-    def sum(self, name: str) -> int:
-        """Sum of a series over its labels; 0 for a counter that has not been incremented yet and so does not exist."""
-        return int(sum(sample.value for sample in self._samples if sample.name == name))
+def _page(url: str) -> Page:
+    return Page.parse(httpx2.get(f"{url}/metrics", trust_env=False).raise_for_status().text)

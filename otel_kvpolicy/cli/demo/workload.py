@@ -1,4 +1,4 @@
-"""Conversations, how they are read from a file, and in what order concurrent users would send their calls."""
+"""Conversations, read from a file, and the order in which concurrent users send their calls."""
 
 from __future__ import annotations
 
@@ -9,26 +9,41 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
 _SEED: Final = 20
 
 Step = tuple[int, int]
-"""One model call: the conversation's index, and the number of its messages that are sent."""
+"""One model call: the index of the conversation, and how many of its messages are sent."""
+
+
+InputProblem = Literal[
+    "unreadable", "not_json", "not_messages", "bad_message", "bad_tools", "no_calls"
+]
 
 
 class InputError(ValueError):
-    """A file of conversations that cannot be used; the message says where and why in one line."""
+    """A file of conversations cannot be used. The text says where and why, in one line.
+
+    Attributes:
+        problem: What is wrong, as a code.
+        line: Number of the line that is wrong; None if it is not one line's fault.
+    """
+
+    def __init__(self, text: str, problem: InputProblem, line: int | None = None) -> None:
+        super().__init__(text)
+        self.problem = problem
+        self.line = line
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A conversation as it went. Each assistant message in it is the answer to one model call.
+    """A finished conversation. Each assistant message in it was the answer to one model call.
 
     Attributes:
         messages: OpenAI chat messages.
-        tools: tool definitions sent with every call.
-        stream: whether its calls are streamed.
+        tools: Tool definitions sent with every call.
+        stream: Whether the calls are streamed.
     """
 
     messages: list[dict[str, Any]]
@@ -37,7 +52,7 @@ class Conversation:
 
     @property
     def calls(self) -> list[int]:
-        """For each model call, how many messages it sends."""
+        """The number of messages that each model call sends."""
         return [
             index
             for index, message in enumerate(self.messages)
@@ -46,14 +61,18 @@ class Conversation:
 
 
 def steps(conversations: Sequence[Conversation], users: int) -> list[Step]:
-    """All calls of all conversations, interleaved as by ``users`` people at once.
+    """Return all calls of all conversations, interleaved as if ``users`` people were chatting.
 
-    Each person takes the next conversation when one is over; whose turn it is, is drawn at random from a fixed seed, so that two runs send
-    the same calls in the same order.
+    Each user starts the next conversation as soon as theirs is over. Who sends the next call is
+    drawn at random from a fixed seed, so two runs send the same calls in the same order.
     """
-    draw = random.Random(_SEED)  # noqa: S311 - an order, no secret
+    draw = random.Random(_SEED)  # noqa: S311 - not used for secrets
     waiting = iter(
-        [(index, list(each.calls)) for index, each in enumerate(conversations) if each.calls]
+        [
+            (index, list(conversation.calls))
+            for index, conversation in enumerate(conversations)
+            if conversation.calls
+        ]
     )
     active: list[tuple[int, list[int]]] = []
     order: list[Step] = []
@@ -69,27 +88,27 @@ def steps(conversations: Sequence[Conversation], users: int) -> list[Step]:
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Reads JSON lines, gzipped where the name ends in ``.gz``.
+    """Read JSON lines, gzipped if the name ends in ``.gz``.
 
-    A line is a list of OpenAI messages, or an object that holds it as ``messages`` or ``traj``, and perhaps ``tools``.
+    A line is a list of OpenAI messages, or an object that has the list as ``messages`` or ``traj``
+    and may have ``tools``.
 
     Raises:
-        InputError: the file cannot be read, or a line of it is no conversation, or there is no model call in it.
+        InputError: The file cannot be read, a line is not a conversation, or there is no call.
     """
     try:
         with _open(path) as file:
-            found = [
-                _conversation(line, f"{path.name}, line {number}") for number, line in _lines(file)
+            conversations = [
+                _conversation(text, path.name, number) for number, text in _lines(file)
             ]
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path}: {reason}", "unreadable") from error
+    if not any(conversation.calls for conversation in conversations):
         raise InputError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    if not any(conversation.calls for conversation in found):
-        raise InputError(
-            f"{path.name} has no assistant message, so there is no model call to repeat"
+            f"{path.name} has no assistant message, so there is no call to send", "no_calls"
         )
-    return found
+    return conversations
 
 
 def _open(path: Path) -> IO[str]:
@@ -102,22 +121,24 @@ def _lines(file: IO[str]) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(file, 1) if line.strip())
 
 
-def _conversation(line: str, where: str) -> Conversation:
+def _conversation(text: str, file_name: str, line: int) -> Conversation:
+    where = f"{file_name}, line {line}"
     try:
-        value = json.loads(line)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON: {error}") from error
+        raise InputError(f"{where}: not JSON: {error}", "not_json", line) from error
     tools = None
     if isinstance(value, dict):
         tools = value.get("tools")
         value = value["messages"] if "messages" in value else value.get("traj")
     if not isinstance(value, list):
-        raise InputError(
-            f'{where}: neither a list of messages nor an object with "messages" or "traj"'
-        )
-    for index, message in enumerate(value):
+        expected = 'a list of messages, or an object with "messages" or "traj"'
+        raise InputError(f"{where}: expected {expected}", "not_messages", line)
+    for number, message in enumerate(value, 1):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise InputError(f"{where}: message {index + 1} is not an object with a role")
+            raise InputError(
+                f"{where}: message {number} is not an object with a role", "bad_message", line
+            )
     if tools is not None and not isinstance(tools, list):
-        raise InputError(f'{where}: "tools" is not a list')
+        raise InputError(f'{where}: "tools" is not a list', "bad_tools", line)
     return Conversation(value, tools or None)

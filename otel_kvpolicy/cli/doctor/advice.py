@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ... import settings
+from ... import series, settings
 from .examination import Examination
 from .findings import other_traffic, stores_when_asked
-from .server_facts import CONNECTOR_MARK
 from .trial import STORE
 
 _NO_CONNECTOR: Final = (
@@ -83,7 +82,7 @@ def _why_ignored(found: Examination, outcomes: Mapping[str, str], keys: str) -> 
     if (
         found.vllm is not None
         and found.vllm.page is not None
-        and not found.vllm.page.has(CONNECTOR_MARK)
+        and not found.vllm.page.has(series.LOOKUP_TIME)
     ):
         return _OWN_COPY
     return "The server stores what it was asked to skip. Check the version of LMCache in vLLM's environment: 0.5.6 or later is needed."

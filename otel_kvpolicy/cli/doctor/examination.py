@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ... import settings
+from ... import series, settings
 from ..http import Http, ServerError
 from ..metrics_page import Page
 from .environment import Check
@@ -240,15 +240,14 @@ def _round(bench: Bench) -> list[Trial]:
 
 def _asked_connector(found: Examination, before: Page | None, vllm: Http) -> bool | None:
     """Whether vLLM asked a connector since the examination began: it counts each token it asks about."""
-    asked = "vllm:external_prefix_cache_queries_total"
+    asked = series.EXTERNAL_QUERIES
     if any((trial.attributed or 0) > 0 and trial.told is not None for trial in found.trials):
         return True
     if before is None or not before.has(asked):
         return None
     after = vllm.page()
-    if after is None or after.total("vllm:prompt_tokens_total") <= before.total(
-        "vllm:prompt_tokens_total"
-    ):
+    prompts = series.PROMPT_TOKENS
+    if after is None or after.total(prompts) <= before.total(prompts):
         return None
     return after.total(asked) > before.total(asked)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from ... import series
 from ...hints.lmcache import FIELD, LMCACHE, STATS_KEY
 from ...requests import read_answer
 from ..http import Http, RefusedError, ServerError
@@ -158,11 +159,9 @@ class Bench:
         if page is None:
             return None
         if self._plan.mode == "in_process":
-            return page.total("lmcache:num_stored_tokens_total") / self._plan.chunk
-        written = page.total("lmcache_mp_l1_write_chunks_total")
-        return written - page.total(
-            "lmcache_mp_l2_prefetch_load_completed_chunks_total"
-        )  # chunks that came back from L2 count as written
+            return page.total(series.IN_STORED_TOKENS) / self._plan.chunk
+        # LMCache counts chunks that came back from L2 as written to L1.
+        return page.total(series.L1_WRITE) - page.total(series.L2_LOADED)
 
     def _moved_after(self, before: float | None) -> float | None:
         """Waits well longer than a store was seen to take, and returns by how much the counter moved."""

@@ -13,9 +13,6 @@ from ..metrics_page import Page
 
 Mode = Literal["mp", "in_process", "unknown"]
 
-CONNECTOR_MARK: Final = "vllm:lmcache_mp_lookup_duration_seconds"
-"""A histogram that LMCache's own multi-process connector puts on vLLM's page from 0.5.6 on: vLLM's vendored copy does not."""
-
 _HINTS_SINCE: Final = (0, 5, 6)
 
 
@@ -38,19 +35,14 @@ class VLLMFacts:
     @property
     def is_vllm(self) -> bool:
         """Whether anything that it says is vLLM's."""
-        return self.version is not None or any(
-            name.startswith("vllm:") for name in (self.page.totals if self.page else ())
-        )
+        named = self.page is not None and self.page.has_prefix(series.VLLM_PREFIX)
+        return self.version is not None or named
 
     @property
     def prefix_caching(self) -> bool | None:
         """Whether vLLM's own prefix cache is on, where told."""
-        told = (
-            self.page.labels.get("vllm:cache_config_info", {}).get("enable_prefix_caching")
-            if self.page
-            else None
-        )
-        return None if told is None else told == "True"
+        value = self.page and self.page.label(series.CACHE_CONFIG, "enable_prefix_caching")
+        return None if value is None else value == "True"
 
 
 @dataclass(frozen=True)
@@ -119,9 +111,7 @@ def read_lmcache(http: Http) -> LMCacheFacts:
     status = _mapping(http.try_json("/status"))
     version = http.try_json("/version")
     page = http.page()
-    if "chunk_size" not in status and not (
-        page and any(name.startswith("lmcache_mp") for name in page.totals)
-    ):
+    if "chunk_size" not in status and not (page and page.has_prefix(series.LMCACHE_MP_PREFIX)):
         raise ServerError(
             f"{http.name} answers, but neither /status nor /metrics is of LMCache's multi-process server"
         )
@@ -143,9 +133,9 @@ def read_lmcache(http: Http) -> LMCacheFacts:
 
 def mode_of(vllm: Page | None, lmcache: LMCacheFacts | None) -> Mode:
     """How vLLM reaches LMCache, by what is on the pages."""
-    if vllm is not None and any(name.startswith("lmcache:") for name in vllm.totals):
+    if vllm is not None and vllm.has_prefix(series.LMCACHE_IN_PROCESS_PREFIX):
         return "in_process"
-    if lmcache is not None or (vllm is not None and vllm.has(CONNECTOR_MARK)):
+    if lmcache is not None or (vllm is not None and vllm.has(series.LOOKUP_TIME)):
         return "mp"
     return "unknown"
 
@@ -162,34 +152,20 @@ def missing_series(vllm: Page | None, lmcache: Page | None, mode: Mode) -> list[
         for page, all_of in wanted
         if page is not None
         for one in all_of
-        if not one.lazy and not page.has(one.name)
+        if not one.lazy and not page.has(one)
     ]
 
 
 _RELEASES: Final = (
-    (
-        "0.5.7 or later",
-        ("lmcache_mp_lookup_prompt_tokens_total", "lmcache_mp_lookup_request_hit_tokens_total"),
-    ),
+    ("0.5.7 or later", (series.LOOKUP_PROMPT, series.LOOKUP_REQUEST_HIT)),
     (
         "0.5.6 or later",
-        (
-            "lmcache_mp_l1_staging_bytes",
-            "lmcache_mp_lookup_hit_l1_keys_total",
-            "lmcache_mp_kv_events_log_depth",
-        ),
+        (series.L1_STAGING_BYTES, series.LOOKUP_HIT_L1_KEYS, series.KV_EVENTS_KEPT),
     ),
-    (
-        "0.5.5",
-        (
-            "lmcache_mp_lookup_hit_l1_tokens_total",
-            "lmcache_mp_lookups_requests_total",
-            "lmcache_mp_num_submitted_stores_total",
-        ),
-    ),
-    ("0.5.3 or 0.5.4", ("lmcache_mp_l2_store_adapters",)),
-    ("0.4.7 to 0.5.0", ("lmcache_mp_l1_write_chunks_total", "lmcache_mp_l1_memory_usage_bytes")),
-    ("before 0.4.7", ("lmcache_mp_l1_write_keys_total", "lmcache_mp:l1_write_keys_total")),
+    ("0.5.5", (series.LOOKUP_HIT_L1, series.LOOKUPS, series.STORES_STARTED)),
+    ("0.5.3 or 0.5.4", (series.L2_ADAPTERS,)),
+    ("0.4.7 to 0.5.0", (series.L1_WRITE, series.L1_BYTES)),
+    ("before 0.4.7", (series.OLD_L1_WRITE, series.OLDER_L1_WRITE)),
 )
 
 

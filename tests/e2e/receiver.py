@@ -1,4 +1,4 @@
-"""Takes what applications and servers export over OTLP/HTTP, on loopback, and reads the decisions back from it."""
+"""An OTLP/HTTP endpoint on loopback that keeps the spans applications and servers export."""
 
 from __future__ import annotations
 
@@ -17,40 +17,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...standin.loopback import LoopbackServer, address, listen
-from ...telemetry import names
+from otel_kvpolicy.standin.loopback import LoopbackServer, address, listen
+from otel_kvpolicy.telemetry import names
 
 
 @dataclass(frozen=True)
 class DecidedCall:
-    """One call as its span tells it.
+    """One call, as its span records it.
 
     Attributes:
         decision: ``store`` or ``skip``.
-        reasons: reason codes.
-        outcome: what became of the hint.
-        prompt_tokens: as the server counted them.
-        cached_tokens: of those, from any cache.
+        outcome: What became of the hint.
+        prompt_tokens: As the server counted them.
+        cached_tokens: Prompt tokens from any cache.
     """
 
     decision: str
-    reasons: tuple[str, ...]
     outcome: str
     prompt_tokens: int
     cached_tokens: int
 
     @classmethod
     def of(cls, span: Span) -> DecidedCall | None:
-        """Reads a span, None where it carries no decision."""
-        told = attributes(span)
-        if names.DECISION not in told:
+        """Read a span. Returns None if it carries no decision."""
+        found = attributes(span)
+        if names.DECISION not in found:
             return None
         return cls(
-            decision=told[names.DECISION],
-            reasons=tuple(told.get(names.REASONS, ())),
-            outcome=told.get(names.HINT_OUTCOME, ""),
-            prompt_tokens=told.get(names.USAGE_INPUT_TOKENS, 0),
-            cached_tokens=told.get(names.USAGE_CACHE_READ_INPUT_TOKENS, 0),
+            decision=found[names.DECISION],
+            outcome=found.get(names.HINT_OUTCOME, ""),
+            prompt_tokens=found.get(names.USAGE_INPUT_TOKENS, 0),
+            cached_tokens=found.get(names.USAGE_CACHE_READ_INPUT_TOKENS, 0),
         )
 
 
@@ -58,11 +55,11 @@ class Receiver:
     """An OTLP/HTTP endpoint for traces.
 
     Args:
-        port: on loopback; 0 picks a free one.
+        port: Port on loopback; 0 picks a free one.
 
     Attributes:
-        url: for ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-        spans: what came in, in the order of export.
+        url: For ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        spans: What was exported, in that order.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -71,11 +68,6 @@ class Receiver:
         self.url = address(listener)
         app = Starlette(routes=[Route("/v1/traces", self._traces, methods=["POST"])])
         self._server = LoopbackServer(app, [listener], "kvpolicy-otlp")
-
-    @property
-    def calls(self) -> list[DecidedCall]:
-        """The spans that carry a decision."""
-        return [call for span in self.spans if (call := DecidedCall.of(span)) is not None]
 
     async def _traces(self, request: Request) -> Response:
         export = ExportTraceServiceRequest.FromString(await request.body())
@@ -100,7 +92,7 @@ class Receiver:
 
 
 def attributes(span: Span) -> dict[str, Any]:
-    """A span's attributes as Python values."""
+    """Return a span's attributes as Python values."""
     return {attribute.key: _value(attribute.value) for attribute in span.attributes}
 
 
@@ -109,5 +101,5 @@ def _value(value: AnyValue) -> Any:
     if kind is None:
         return None
     if kind == "array_value":
-        return [_value(each) for each in value.array_value.values]
+        return [_value(item) for item in value.array_value.values]
     return getattr(value, kind)
