@@ -20,6 +20,8 @@ from otel_kvpolicy.instrumentation import call as call_module
 from otel_kvpolicy.instrumentation import finalizers as dropped
 from otel_kvpolicy.standin import StandIn
 
+from .replay.full_traces import pytest_terminal_summary  # noqa: F401 - a hook: pytest finds it here
+
 
 @pytest.fixture(autouse=True)
 def clean_settings(monkeypatch: pytest.MonkeyPatch) -> None:
