@@ -17,6 +17,8 @@ from otel_kvpolicy import KVPolicyInstrumentor, settings
 from otel_kvpolicy.instrumentation import finalizers
 from otel_kvpolicy.standin import StandIn
 
+from .replay.full_traces import pytest_terminal_summary  # noqa: F401 - a hook: pytest finds it here
+
 
 @pytest.fixture(autouse=True)
 def clean_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""An embedded vLLM with LMCache, without a model: for the demo and for tests. Needs the extra ``[demo]``.
+"""An embedded stand-in for vLLM with LMCache that runs no model, for the demo and for tests.
 
-``with StandIn() as server:`` gives an OpenAI-compatible server at ``server.base_url`` whose caches, counters and metrics behave like the
-real pair's, and remembers the requests it got.
+``with StandIn() as server:`` starts an OpenAI-compatible server at ``server.base_url``. Its caches,
+counters and metrics behave like those of the real pair, and it records the requests it receives.
+Needs the extra ``[demo]``.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""``python -m otel_kvpolicy.standin``: a stand-in in the foreground."""
+"""The command ``python -m otel_kvpolicy.standin``: run a stand-in in the foreground."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ _DEFAULT_LMCACHE_PORT = 8080
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--host", default="127.0.0.1", help="Loopback address.")
-@click.option("--port", default=_DEFAULT_PORT, help="Port of vLLM's server, 0 for any.")
+@click.option("--host", default="127.0.0.1", help="Loopback address to listen on.")
+@click.option("--port", default=_DEFAULT_PORT, help="Port of vLLM's server; 0 picks a free one.")
 @click.option(
-    "--lmcache-port", default=_DEFAULT_LMCACHE_PORT, help="Port of LMCache's server, 0 for any."
+    "--lmcache-port",
+    default=_DEFAULT_LMCACHE_PORT,
+    help="Port of LMCache's server; 0 picks a free one.",
 )
 @click.option(
     "--lmcache-mode",
     "mode",
     type=click.Choice(get_args(Mode)),
     default="mp",
-    help="How vLLM reaches LMCache.",
+    help="How vLLM is connected to LMCache.",
 )
 @click.option(
     "--model",
@@ -33,32 +35,34 @@ _DEFAULT_LMCACHE_PORT = 8080
     default=("stand-in",),
     help="Served model name; may be repeated.",
 )
-@click.option("--l1-mib", default=4096, help="LMCache's memory tier, MiB.")
-@click.option("--l2-mib", default=16384, help="LMCache's backend, MiB; 0 for none.")
-@click.option("--gpu-tokens", default=32768, help="Tokens that fit in vLLM's own cache.")
+@click.option("--l1-mib", default=4096, help="Size of LMCache's memory tier in MiB.")
+@click.option("--l2-mib", default=16384, help="Size of LMCache's backend in MiB; 0 for none.")
+@click.option("--gpu-tokens", default=32768, help="Size of vLLM's own cache in tokens.")
 @click.option("--latency", default=0.0, help="Seconds before the first token.")
 @click.option(
     "--strict",
     type=click.Choice(get_args(StrictStyle)),
     is_flag=False,
     flag_value="openai",
-    help="Refuse unknown fields like this vendor.",
+    help="Reject unknown fields as this vendor does.",
 )
-@click.option("--api-key", help="Ask for this bearer token.")
-@click.option("--fail-first", default=0, help="Fail this many calls first.")
-@click.option("--fail-status", default=500, help="HTTP status of those.")
+@click.option("--api-key", help="Require this bearer token.")
+@click.option("--fail-first", default=0, help="Number of calls to fail before the first success.")
+@click.option("--fail-status", default=500, help="HTTP status of the failed calls.")
 @click.option(
-    "--no-prompt-tokens-details", is_flag=True, help="Say nothing of cached tokens in chat usage."
+    "--no-prompt-tokens-details",
+    is_flag=True,
+    help="Leave the cached tokens out of chat usage.",
 )
 @click.option(
     "--ignore-hints",
     is_flag=True,
-    help="Store whatever the request says, like LMCache before 0.5.6.",
+    help="Store every call, as LMCache before 0.5.6 does.",
 )
 @click.option(
     "--vendored-connector",
     is_flag=True,
-    help="Be vLLM's own copy of the multi-process connector, which reads no hint.",
+    help="Behave like vLLM's own copy of the multi-process connector, which ignores hints.",
 )
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics.")
 def main(
@@ -73,7 +77,7 @@ def main(
     no_metrics: bool,
     **options: Any,
 ) -> None:
-    """Serves a vLLM with LMCache that runs no model."""
+    """Run a stand-in for vLLM with LMCache that runs no model."""
     try:
         server = StandIn(
             host=host,

@@ -1,4 +1,7 @@
-"""What the stand-in says. Deterministic: a canned sentence, the smallest JSON that fits a schema, or a tool call."""
+"""The replies of the stand-in: a fixed sentence, minimal JSON for a schema, or a tool call.
+
+All of them are deterministic.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _MAX_DEPTH: Final = 16
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of one of the request's tools, with the smallest arguments its schema allows (JSON text)."""
+    """A call of one of the request's tools, with minimal arguments for its schema, as JSON."""
 
     name: str
     arguments: str
@@ -26,9 +29,9 @@ class Answer:
     """A reply: a text, or a tool call.
 
     Attributes:
-        text: what is said; empty beside a tool call.
-        tool_call: the call, if any.
-        complete: false when the token limit cut the text.
+        text: the text; empty if there is a tool call.
+        tool_call: the tool call, if any.
+        complete: false if the token limit cut off the text.
     """
 
     text: str
@@ -37,11 +40,11 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """Generated tokens."""
+        """Number of generated tokens."""
         return token_count(self.text + (self.tool_call.arguments if self.tool_call else ""))
 
     def pieces(self) -> Iterator[str]:
-        """The text as a stream would bring it, word by word."""
+        """Yield the text word by word, as a stream does."""
         words = self.text.split(" ")
         for index, word in enumerate(words):
             yield word if index == len(words) - 1 else f"{word} "
@@ -54,31 +57,29 @@ def answer(
     schema: Mapping[str, Any] | None,
     max_tokens: int | None,
 ) -> Answer:
-    """The reply to a conversation.
+    """Return the reply to a conversation.
 
-    A tool is called where ``tool_choice`` demands it (``"required"``, or one by name), and under ``"auto"`` where the last message is the
-    user's and names the tool. JSON is given where a schema is asked for.
+    The reply is a tool call if ``tool_choice`` demands it (``"required"``, or a tool's name), or if
+    the last message is the user's and names the tool. It is JSON if the request has a schema.
 
     Args:
         messages: chat messages.
         tools: function tools as ``{"name": …, "parameters": …}``.
         tool_choice: as in the request.
-        schema: JSON schema of the asked format; ``{}`` for any object.
-        max_tokens: limit of the reply, None for none.
+        schema: JSON schema of the requested format, ``{}`` for any object, or None for text.
+        max_tokens: limit of the reply, or None.
     """
-    chosen = _chosen(messages, tools, tool_choice)
-    if chosen is not None:
-        return Answer(
-            "",
-            ToolCall(chosen["name"], json.dumps(_example(chosen.get("parameters") or {}, {}, 0))),
-        )
+    tool = _chosen_tool(messages, tools, tool_choice)
+    if tool is not None:
+        arguments = json.dumps(_example(tool.get("parameters") or {}, {}, 0))
+        return Answer("", ToolCall(tool["name"], arguments))
     if schema is not None:
         return Answer(json.dumps(_example(schema, schema.get("$defs", {}), 0)))
     limit = len(_SENTENCE) if max_tokens is None else max_tokens * BYTES_PER_TOKEN
     return Answer(_SENTENCE[:limit], complete=limit >= len(_SENTENCE))
 
 
-def _chosen(
+def _chosen_tool(
     messages: Sequence[Any], tools: Sequence[Any], tool_choice: Any
 ) -> Mapping[str, Any] | None:
     if not tools or tool_choice == "none":
@@ -86,11 +87,11 @@ def _chosen(
     if tool_choice == "required":
         return _mapping(tools[0])
     if isinstance(tool_choice, Mapping):
-        wanted = tool_choice.get("name") or _mapping(tool_choice.get("function")).get("name")
-        return next((tool for tool in tools if tool.get("name") == wanted), None)
+        name = tool_choice.get("name") or _mapping(tool_choice.get("function")).get("name")
+        return next((tool for tool in tools if tool.get("name") == name), None)
     last = _mapping(messages[-1]) if messages else {}
-    said = str(last.get("content")) if last.get("role") == "user" else ""
-    return next((tool for tool in tools if tool.get("name") and str(tool["name"]) in said), None)
+    text = str(last.get("content")) if last.get("role") == "user" else ""
+    return next((tool for tool in tools if tool.get("name") and str(tool["name"]) in text), None)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -98,7 +99,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _example(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
-    """A small value that fits a JSON schema of the kind that pydantic writes."""
+    """Return a small value that fits a JSON schema as pydantic writes them."""
     schema = _mapping(schema)
     definitions = definitions or _mapping(schema.get("$defs"))
     if depth > _MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""The two HTTP servers: vLLM's and that of LMCache's multi-process server."""
+"""The two HTTP servers: vLLM's, and that of LMCache's multi-process server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from .responses import ResponsesCall
 from .strict import refuse_unknown
 
 FAULT_HEADER: Final = "x-standin-fault"
-"""Request header asking for a fault in this one answer: ``stall``, ``reset``, ``broken_sse`` or an HTTP status."""
+"""Request header that asks for a fault in this one answer.
+
+Its value is ``stall``, ``reset``, ``broken_sse`` or an HTTP status.
+"""
 
 VLLM_VERSION: Final = "0.32.0"
 LMCACHE_VERSION: Final = "0.5.6"
@@ -37,13 +40,13 @@ _EVENTS_BEFORE_FAULT: Final = 2
 
 @dataclass(frozen=True)
 class RecordedRequest:
-    """A request to a model endpoint as it came in.
+    """A request to a model endpoint, as received.
 
     Attributes:
         path: URL path.
-        headers: header names in lower case.
-        raw: the body's bytes.
-        body: the parsed body, None where it is no JSON.
+        headers: headers by name in lower case.
+        raw: the body as bytes.
+        body: the parsed body, or None if it is not JSON.
     """
 
     path: str
@@ -52,23 +55,27 @@ class RecordedRequest:
     body: Any
 
 
-class AskedFaultError(Exception):
-    """A fault that the request asked for: the server drops the connection on it."""
+class RequestedFaultError(Exception):
+    """A fault that the request asked for. The server drops the connection."""
 
 
-class _RefusedError(Exception):
+class _RejectedError(Exception):
+    """The server answers the request with an error."""
+
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(status)
         self.response = JSONResponse(body, status)
 
 
-def _error(status: int, message: str, kind: str, param: str | None = None) -> _RefusedError:
-    return _RefusedError(
+def _error(status: int, message: str, kind: str, param: str | None = None) -> _RejectedError:
+    return _RejectedError(
         status, {"error": {"message": message, "type": kind, "param": param, "code": status}}
     )
 
 
 class _VLLM:
+    """The endpoints of vLLM's server."""
+
     def __init__(self, engine: Engine, requests: deque[RecordedRequest]) -> None:
         self.engine = engine
         self.options: Options = engine.options
@@ -102,10 +109,10 @@ class _VLLM:
                 await _hang_up(request)
                 self.page.ended(started, "abort")
                 return Response(status_code=499)
-        except _RefusedError as refused:
+        except _RejectedError as rejected:
             self.page.ended(started, "error")
-            return refused.response
-        except ClientDisconnect:  # before the body was whole
+            return rejected.response
+        except ClientDisconnect:  # the client left before it had sent the whole body
             self.page.ended(started, "abort")
             return Response(status_code=499)
         except asyncio.CancelledError:
@@ -122,12 +129,12 @@ class _VLLM:
         self._check_key(request)
         fault = request.headers.get(FAULT_HEADER, "")
         if fault.isdigit():
-            raise _error(int(fault), "The stand-in was asked to fail this call.", "StandInFault")
+            raise _error(int(fault), "The request asked the stand-in to fail.", "StandInFault")
         if self.failures_left:
             self.failures_left -= 1
             raise _error(
                 self.options.fail_status,
-                "The stand-in was told to fail its first calls.",
+                "The stand-in is configured to fail its first calls.",
                 "StandInFault",
             )
         if not isinstance(body, dict):
@@ -141,13 +148,13 @@ class _VLLM:
             self.options.api_key is not None
             and request.headers.get("authorization") != f"Bearer {self.options.api_key}"
         ):
-            raise _RefusedError(401, {"error": "Unauthorized"})
+            raise _RejectedError(401, {"error": "Unauthorized"})
 
     def _check(self, path: str, body: dict[str, Any], required: str) -> None:
         if self.options.strict is not None and (
             refusal := refuse_unknown(self.options.strict, path, body)
         ):
-            raise _RefusedError(refusal.status, refusal.body)
+            raise _RejectedError(refusal.status, refusal.body)
         if not body.get(required):
             raise _invalid("missing", f"body.{required}", "Field required")
         if required == "messages" and not isinstance(body["messages"], list):
@@ -164,11 +171,14 @@ class _VLLM:
 
     def _prefill(self, text: str, body: Mapping[str, Any]) -> Prefill:
         prompt = Prompt.of(text, body.get("cache_salt") or "")
-        if self.options.mode == "in_process":  # whose keys know no salt
+        if self.options.mode == "in_process":  # cache keys without salt
             prompt = replace(prompt, chunks=Prompt.of(text).chunks)
         limit = self.options.max_model_len
         if prompt.tokens > limit:
-            message = f"This model's maximum context length is {limit} tokens. However, your prompt contains {prompt.tokens} input tokens."
+            message = (
+                f"This model's maximum context length is {limit} tokens."
+                f" However, your prompt contains {prompt.tokens} input tokens."
+            )
             raise _error(400, message, "BadRequestError", "input_tokens")
         try:
             return self.engine.prefill(prompt, body.get("kv_transfer_params"))
@@ -219,7 +229,7 @@ class _VLLM:
         )
 
     def _returned_params(self, body: Mapping[str, Any], prefill: Prefill) -> dict[str, Any] | None:
-        """LMCache's multi-process connector tells its share of a call that asks for it."""
+        """Return the token statistics that LMCache's multi-process connector adds on request."""
         params = body.get("kv_transfer_params")
         if (
             self.options.mode != "mp"
@@ -257,8 +267,8 @@ class _VLLM:
     async def models(self, request: Request) -> Response:
         try:
             self._check_key(request)
-        except _RefusedError as refused:
-            return refused.response
+        except _RejectedError as rejected:
+            return rejected.response
         data = [
             {
                 "id": name,
@@ -286,6 +296,8 @@ class _VLLM:
 
 @dataclass(frozen=True)
 class _Reply:
+    """The answer to a model request, before it is serialized."""
+
     prefill: Prefill
     finish_reason: str
     generated: int
@@ -294,17 +306,17 @@ class _Reply:
 
 
 class _DroppedResponse(JSONResponse):
-    """Sends its headers and drops the connection before its body."""
+    """Sends the headers and drops the connection before the body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        raise AskedFaultError
+        raise RequestedFaultError
 
 
 async def _hang_up(request: Request) -> None:
-    """Waits until the client gives up."""
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -313,7 +325,7 @@ async def _stream_fault(fault: str, request: Request) -> str:
     if fault == "stall":
         await _hang_up(request)
     if fault == "reset":
-        raise AskedFaultError
+        raise RequestedFaultError
     return 'data: {"id": \n\n'
 
 
@@ -324,7 +336,7 @@ def _parse(raw: bytes) -> Any:
         return None
 
 
-def _invalid(kind: str, where: str, message: str) -> _RefusedError:
+def _invalid(kind: str, where: str, message: str) -> _RejectedError:
     text = f"1 validation error:\n  {{'type': '{kind}', 'loc': '{where}', 'msg': '{message}'}}"
     return _error(400, text, "Bad Request", where)
 
@@ -340,7 +352,7 @@ def _metrics(options: Options, page: VLLMPage | LMCachePage) -> Response:
 
 
 def vllm_app(engine: Engine, requests: deque[RecordedRequest]) -> Starlette:
-    """vLLM's OpenAI server. Every model request is appended to ``requests``."""
+    """Return vLLM's OpenAI server, which appends every model request to ``requests``."""
     server = _VLLM(engine, requests)
     return Starlette(
         routes=[
@@ -356,7 +368,7 @@ def vllm_app(engine: Engine, requests: deque[RecordedRequest]) -> Starlette:
 
 
 def lmcache_app(engine: Engine) -> Starlette:
-    """The HTTP side of LMCache's multi-process server, which is another process on another port than vLLM."""
+    """Return the HTTP side of LMCache's multi-process server, which has a port of its own."""
     page = LMCachePage(engine)
 
     async def metrics(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""LMCache's tiers, without bytes: which chunks are where, who leaves first, and what its metrics would have counted."""
+"""LMCache's tiers without their data: where each chunk is, what is evicted, and what is counted."""
 
 from __future__ import annotations
 
@@ -7,45 +7,48 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 Key = bytes
-"""Chained hash of a chunk: it stands for the chunk and for all that comes before it."""
+"""Chained hash of a chunk, which identifies the chunk and everything before it."""
 
 
 class Counts:
-    """Counters by metric name and labels. Like OpenTelemetry's, a series does not exist before its first increment, which may be zero."""
+    """Counters by metric name and labels.
+
+    As with OpenTelemetry, a series does not exist before its first increment, which may be zero.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Counter[tuple[tuple[str, str], ...]]] = {}
 
     def add(self, name: str, amount: int, **labels: str) -> None:
-        """Adds ``amount`` to the series ``name`` with ``labels``."""
+        """Add ``amount`` to the series ``name`` with ``labels``."""
         series = self.values.setdefault(name, Counter())
         series[tuple(sorted(labels.items()))] += amount
 
     def total(self, name: str) -> int:
-        """Sum over all label sets; 0 for a series that does not exist."""
+        """Return the sum over all label sets, or 0 if the metric has no series."""
         return sum(self.values.get(name, Counter()).values())
 
 
 class Lookup(NamedTuple):
-    """Chunks of a contiguous prefix found: those L1 serves, and those L2 adds behind them."""
+    """Number of leading chunks found: those in L1, and those that L2 adds after them."""
 
     l1: int
     l2: int
 
     @property
     def hit(self) -> int:
-        """Chunks found in either tier."""
+        """Number of leading chunks found in either tier."""
         return self.l1 + self.l2
 
 
 class Tier:
-    """One LRU tier of equal chunks.
+    """One LRU tier of chunks of equal size.
 
     Args:
-        capacity_bytes: 0 holds nothing.
+        capacity_bytes: capacity; 0 stores nothing.
         chunk_bytes: size of a chunk.
         watermark: share of the capacity above which an eviction runs.
-        ratio: share of the held chunks that an eviction takes, at least one.
+        ratio: share of the stored chunks that an eviction takes, but at least one chunk.
     """
 
     def __init__(
@@ -65,24 +68,28 @@ class Tier:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes held."""
+        """Bytes stored."""
         return len(self._order) * self.chunk_bytes
 
     def prefix(self, keys: Sequence[Key]) -> int:
-        """How many of the keys, from the first on, are here without a gap."""
+        """Return how many leading keys are stored, up to the first that is missing."""
         count = 0
         while count < len(keys) and keys[count] in self._order:
             count += 1
         return count
 
     def touch(self, keys: Sequence[Key]) -> None:
-        """Marks chunks of one prompt as used. Its head becomes the youngest, so that a prefix is evicted from its tail, as in LMCache."""
+        """Mark the chunks of one prompt as used.
+
+        The first chunk becomes the most recently used one, so that a prefix is evicted from its
+        end, as in LMCache.
+        """
         for key in reversed(keys):
             if key in self._order:
                 self._order.move_to_end(key)
 
     def add(self, keys: Sequence[Key]) -> list[Key]:
-        """Takes in chunks of one prompt as far as they fit and returns those that are new here, head first."""
+        """Store the chunks of one prompt as far as they fit. Return the new ones, first to last."""
         room = (self.capacity_bytes - self.used_bytes) // self.chunk_bytes
         new = [key for key in keys if key not in self._order][: max(0, room)]
         for key in new:
@@ -91,31 +98,32 @@ class Tier:
         return new
 
     def due(self) -> int:
-        """Chunks that an eviction would take now; 0 below the watermark."""
+        """Return how many chunks an eviction would take now: 0 below the watermark."""
         if self.used_bytes < self._watermark * self.capacity_bytes or not self._order:
             return 0
         return max(1, int(len(self._order) * self._ratio))
 
     def evict(self, count: int) -> int:
-        """Drops the ``count`` longest unused chunks and returns ``count``."""
+        """Drop the ``count`` least recently used chunks. Return ``count``."""
         for _ in range(count):
             self._order.popitem(last=False)
         return count
 
     def clear(self) -> None:
-        """Empties the tier."""
+        """Remove all chunks."""
         self._order.clear()
 
 
 class TieredCache:
-    """L1 in memory, a larger L2 behind it, with LMCache 0.5.6's default policies (read in its ``v1/distributed``).
+    """L1 in memory and a larger L2 behind it, with the default policies of LMCache 0.5.6.
 
-    Every stored chunk is written through to L2; what a lookup finds only in L2 is loaded into L1 before it is served.
+    Every stored chunk is written through to L2. Chunks that a lookup finds only in L2 are loaded
+    into L1 before they are served. Source: ``v1/distributed`` in LMCache 0.5.6.
 
     Args:
         l1: the memory tier.
-        l2: the backend, None where there is none.
-        counts: where metrics are counted, under LMCache's names without ``lmcache_mp_`` and ``_total``.
+        l2: the backend, or None.
+        counts: receives the metrics, named as in LMCache without ``lmcache_mp_`` and ``_total``.
     """
 
     def __init__(self, l1: Tier, l2: Tier | None, counts: Counts) -> None:
@@ -124,7 +132,7 @@ class TieredCache:
         self._counts = counts
 
     def lookup(self, keys: Sequence[Key]) -> Lookup:
-        """Finds the longest contiguous prefix in L1 and L2 and loads what only L2 has."""
+        """Find the longest prefix that L1 and L2 have, and load what only L2 has."""
         from_l1 = self.l1.prefix(keys)
         found = from_l1
         while found < len(keys) and (
@@ -141,18 +149,18 @@ class TieredCache:
         return Lookup(from_l1, found - from_l1)
 
     def store(self, keys: Sequence[Key]) -> int:
-        """Stores chunks of one prompt. Returns how many were written to L1."""
+        """Store the chunks of one prompt. Return how many were written to L1."""
         written = self.l1.add(keys)
         if not written:
             return 0
         self._count("l1_write_chunks", len(written), l1_tag="_default")
         if self.l2 is not None:
             self._write_through(written)
-        self._relieve()
+        self._evict()
         return len(written)
 
     def clear_l1(self) -> None:
-        """Empties L1 only, as LMCache's ``POST /cache/clear`` does."""
+        """Empty L1 but not L2, as LMCache's ``POST /cache/clear`` does."""
         self.l1.clear()
 
     def _load(self, keys: Sequence[Key]) -> None:
@@ -167,7 +175,7 @@ class TieredCache:
         self._count("l1_write_chunks", len(loaded), l1_tag="_default")
         self._count("l2_load_completed_requests", 1, l2_name="fs")
         self._count("l2_prefetch_load_completed_chunks", len(loaded))
-        self._relieve()
+        self._evict()
 
     def _write_through(self, keys: Sequence[Key]) -> None:
         assert self.l2 is not None
@@ -178,8 +186,11 @@ class TieredCache:
         self._count("l2_store_completed_requests", 1, l2_name="fs")
         self._count("l2_store_completed_objects_chunks", len(keys))
 
-    def _relieve(self) -> None:
-        """Evicts where a tier is above its watermark. LMCache does this in a loop of its own; here it follows the write at once."""
+    def _evict(self) -> None:
+        """Evict from each tier that is above its watermark.
+
+        LMCache does this in a background loop. Here it happens right after each write.
+        """
         if due := self.l1.due():
             self._count("l1_eviction_loop_triggered", 1)
             self._count("l1_evicted_chunks", self.l1.evict(due), l1_tag="_default")

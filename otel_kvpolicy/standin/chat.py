@@ -1,4 +1,4 @@
-"""The wire shapes of ``/v1/chat/completions``, plain and streamed, as vLLM 0.32.0 sends them."""
+"""Answers of ``/v1/chat/completions``, plain and streamed, in the format of vLLM 0.32.0."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ChatCall:
     """One chat completions request and its reply.
 
     Attributes:
-        body: the request body, validated as far as vLLM does.
-        reply: what is answered.
-        created: Unix seconds.
+        body: the request body, after the checks that vLLM makes.
+        reply: the content of the answer.
+        created: time of the answer, in Unix seconds.
         id: completion id.
     """
 
@@ -29,7 +29,7 @@ class ChatCall:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], created: int, unique: str) -> ChatCall:
-        """Reads a request and makes up its reply."""
+        """Read a request and generate its reply."""
         tools = [
             tool["function"]
             for tool in body.get("tools") or []
@@ -58,7 +58,12 @@ class ChatCall:
         return "stop" if self.reply.complete else "length"
 
     def usage(self, prefill: Prefill, details: bool) -> dict[str, Any]:
-        """``usage`` of the reply; ``details`` is vLLM's ``--enable-prompt-tokens-details``."""
+        """Return the ``usage`` of the reply.
+
+        Args:
+            prefill: where the tokens of the prompt came from.
+            details: vLLM's ``--enable-prompt-tokens-details``.
+        """
         completion = self.reply.tokens * self._n
         usage: dict[str, Any] = {
             "prompt_tokens": prefill.prompt_tokens,
@@ -75,7 +80,7 @@ class ChatCall:
     def plain(
         self, prefill: Prefill, details: bool, kv_transfer_params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the whole answer."""
         message: dict[str, Any] = {
             "role": "assistant",
             "content": self.reply.text or None,
@@ -101,7 +106,7 @@ class ChatCall:
         }
 
     def chunks(self, prefill: Prefill, details: bool) -> Iterator[dict[str, Any]]:
-        """The answer in stream chunks, without the closing ``[DONE]``."""
+        """Yield the answer in stream chunks, without the final ``[DONE]``."""
         for index in range(self._n):
             yield self._chunk(index, {"role": "assistant", "content": ""})
             if self.reply.tool_call:

@@ -1,14 +1,17 @@
-"""One prefill: what vLLM finds in its own cache, what LMCache adds, and what is stored by the request's own wish.
+"""Simulate a prefill: what vLLM finds in its own cache, what LMCache adds, and what is stored.
 
-The store rules are LMCache 0.5.6's:
+What a request may say about storing depends on the mode, as in LMCache 0.5.6:
 
-* ``mp``: ``lmcache.max_offload_tokens`` caps the stored prefix, rounded down to whole chunks; ``lmcache.skip_save`` is not read
-  (``integration/vllm/lmcache_mp_metadata.py``). A cap that Python cannot compare with an int raises inside vLLM's scheduler and takes the
-  engine down.
-* ``in_process``: ``lmcache.skip_save`` by Python truth, so that ``"false"`` skips; no cap (``integration/vllm/vllm_v1_adapter.py``).
-* ``none``: no connector; vLLM logs a warning for each request that carries ``kv_transfer_params``.
+* ``mp``: ``lmcache.max_offload_tokens`` caps the stored prefix, rounded down to whole chunks.
+  ``lmcache.skip_save`` is ignored. A cap that Python cannot compare with an int raises inside
+  vLLM's scheduler and stops the engine. Source: ``integration/vllm/lmcache_mp_metadata.py``.
+* ``in_process``: ``lmcache.skip_save`` skips the store if it is true in Python, so the string
+  ``"false"`` skips too. A cap is ignored. Source: ``integration/vllm/vllm_v1_adapter.py``.
+* ``none``: there is no connector. vLLM logs a warning for each request that has
+  ``kv_transfer_params``.
 
-Both store full chunks of the prompt only, after the prefix they already hold. Reading is never asked for: every prompt is looked up.
+LMCache stores full chunks only, after the prefix that it already has. It looks up every prompt; a
+request cannot ask for or prevent that.
 """
 
 from __future__ import annotations
@@ -25,19 +28,19 @@ _logger = logging.getLogger(__name__)
 
 
 class EngineDeadError(RuntimeError):
-    """vLLM's engine has raised; every later call fails until the server is restarted."""
+    """vLLM's engine has stopped. Every later call fails until the server is restarted."""
 
 
 class Prefill(NamedTuple):
     """Where the tokens of one prompt came from.
 
     Attributes:
-        prompt_tokens: all of them.
-        gpu_tokens: found in vLLM's own prefix cache.
-        lmcache_tokens: found in LMCache, from the prompt's start; overlaps ``gpu_tokens``.
-        external_tokens: loaded from LMCache beyond what vLLM had.
-        new_gpu_tokens: newly put into vLLM's prefix cache.
-        stored_chunks: newly written to LMCache.
+        prompt_tokens: tokens in the prompt.
+        gpu_tokens: leading tokens found in vLLM's own prefix cache.
+        lmcache_tokens: leading tokens found in LMCache; overlaps ``gpu_tokens``.
+        external_tokens: tokens loaded from LMCache because vLLM did not have them.
+        new_gpu_tokens: tokens added to vLLM's prefix cache.
+        stored_chunks: chunks written to LMCache.
     """
 
     prompt_tokens: int
@@ -49,7 +52,7 @@ class Prefill(NamedTuple):
 
     @property
     def cached_tokens(self) -> int:
-        """What usage reports as cached: vLLM's own and LMCache's together."""
+        """Tokens that usage reports as cached: those from vLLM's own cache and from LMCache."""
         return self.gpu_tokens + self.external_tokens
 
 
@@ -78,14 +81,14 @@ class Engine:
         )
 
     def prefill(self, prompt: Prompt, kv_transfer_params: Mapping[str, Any] | None) -> Prefill:
-        """Serves a prompt from the caches, then stores what the rules say.
+        """Serve a prompt from the caches, then store what the request allows.
 
         Raises:
-            EngineDeadError: the request carries a cap that kills the real engine, or an earlier one did.
+            EngineDeadError: this request or an earlier one has a cap that stops the real engine.
         """
         if self.dead:
             raise EngineDeadError
-        # vLLM always computes at least the last token, so a fully cached prompt counts one block less.
+        # vLLM always computes the last token, so a fully cached prompt counts one block less.
         usable = prompt.blocks[: (prompt.tokens - 1) // GPU_BLOCK_TOKENS]
         gpu_tokens = self.gpu.prefix(usable) * GPU_BLOCK_TOKENS
         found = self._lookup(prompt)
@@ -96,7 +99,7 @@ class Engine:
         return Prefill(prompt.tokens, gpu_tokens, lmcache_tokens, external, new_gpu_tokens, stored)
 
     def reset_gpu_cache(self) -> None:
-        """Empties vLLM's own prefix cache (``POST /reset_prefix_cache``)."""
+        """Empty vLLM's own prefix cache (``POST /reset_prefix_cache``)."""
         self.gpu.clear()
 
     def _keep_on_gpu(self, prompt: Prompt) -> int:
@@ -148,7 +151,7 @@ class Engine:
         except TypeError as error:
             self.dead = True
             _logger.critical(
-                "lmcache.max_offload_tokens=%r kills vLLM's engine: %s. Send a plain int, never anything else",
+                "lmcache.max_offload_tokens=%r stops vLLM's engine: %s. Send an int.",
                 cap,
                 error,
             )

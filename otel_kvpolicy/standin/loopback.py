@@ -1,4 +1,4 @@
-"""An ASGI application on loopback, in this thread or one of its own."""
+"""Serve an ASGI application on loopback, in this thread or in another one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from .app import AskedFaultError
+from .app import RequestedFaultError
 
-_STOP_SECONDS: Final = 2
-_PATIENCE_SECONDS: Final = 10.0
+_GRACEFUL_STOP_SECONDS: Final = 2
+_EXTRA_STOP_SECONDS: Final = 10.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
+    """Open a listening socket.
 
     Raises:
-        ValueError: the host is not loopback. What is served here has no defences.
-        OSError: the port is taken.
+        ValueError: the host is not loopback. The servers here have no protection.
+        OSError: the port is in use.
     """
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
     if not loopback:
-        raise ValueError(f"the stand-in listens on loopback only, not on {host!r}")
-    # asyncio sets TCP_NODELAY only where the protocol is named; without it every answer waits 40 ms for a delayed acknowledgement.
+        raise ValueError(f"host must be a loopback address, not {host!r}")
+    # asyncio sets TCP_NODELAY only if the protocol is given. Without TCP_NODELAY every answer waits
+    # 40 ms for a delayed acknowledgement.
     listener = socket.socket(
         socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )
@@ -42,23 +43,23 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        error.filename = f"{host}:{port}"  # which of the two servers, where the message is read
+        error.filename = f"{host}:{port}"  # shows which of the two servers failed
         raise
     return listener
 
 
 def address(listener: socket.socket) -> str:
-    """The URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class LoopbackServer:
-    """Serves one application on some sockets, which it closes in the end.
+    """Serves one application on several sockets.
 
     Args:
         app: the application.
-        listeners: listening sockets.
+        listeners: listening sockets, which :meth:`close` closes.
         name: name of the thread.
     """
 
@@ -70,44 +71,41 @@ class LoopbackServer:
             log_level="error",
             access_log=False,
             ws="none",
-            timeout_graceful_shutdown=_STOP_SECONDS,
+            timeout_graceful_shutdown=_GRACEFUL_STOP_SECONDS,
         )
         self._server = _Server(config)
         self._thread = threading.Thread(target=self.serve, name=name, daemon=True)
 
     def serve(self) -> None:
-        """Serves in this thread until the process is interrupted or :meth:`close` is called."""
+        """Serve in this thread until the process is interrupted or :meth:`close` is called."""
         self._server.run(sockets=self._listeners)
 
     def start(self) -> None:
-        """Serves in a thread of its own, and returns when the server answers."""
+        """Start to serve in another thread. Return when the server accepts requests."""
         self._thread.start()
         self._server.ready.wait()
 
     def close(self) -> None:
-        """Stops the server and frees its ports. Calls that hang are cut."""
+        """Stop the server and free its ports. Unfinished calls are aborted."""
         self._server.should_exit = True
         if self._thread.is_alive():
-            self._thread.join(
-                _STOP_SECONDS + _PATIENCE_SECONDS
-            )  # a daemon: whatever keeps it, nobody has to wait for that
-        for each in self._listeners:
-            each.close()
+            # If the thread does not end in time, it is a daemon and does not block the exit.
+            self._thread.join(_GRACEFUL_STOP_SECONDS + _EXTRA_STOP_SECONDS)
+        for listener in self._listeners:
+            listener.close()
 
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = threading.Event()
-        logging.getLogger("uvicorn.error").addFilter(_is_no_asked_fault)
+        logging.getLogger("uvicorn.error").addFilter(_is_unexpected)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
 
 
-def _is_no_asked_fault(record: logging.LogRecord) -> bool:
-    return not (
-        record.exc_info
-        and isinstance(record.exc_info[1], (AskedFaultError, asyncio.CancelledError))
-    )
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    expected = (RequestedFaultError, asyncio.CancelledError)
+    return not (record.exc_info and isinstance(record.exc_info[1], expected))

@@ -1,4 +1,4 @@
-"""What a stand-in can be told: sizes, mode, faults. Everything has a default that suits a small demo."""
+"""The options of a stand-in: sizes, mode, faults. The defaults suit a small demo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Mode = Literal["mp", "in_process", "none"]
-"""How vLLM reaches LMCache: through its multi-process server, its in-process connector, or not at all."""
+"""How vLLM is connected to LMCache: to its multi-process server, in process, or not at all."""
 
 StrictStyle = Literal[
     "openai",
@@ -23,39 +23,45 @@ StrictStyle = Literal[
 ]
 
 CHUNK_TOKENS: Final = 256
-"""LMCache's default chunk (`GET /status` of a 0.5.6 server: ``chunk_size``)."""
+"""Tokens in LMCache's default chunk (``chunk_size`` in ``GET /status`` of a 0.5.6 server)."""
 
 GPU_BLOCK_TOKENS: Final = 16
-"""vLLM's default KV block on GPUs."""
+"""Tokens in vLLM's default KV block on GPUs."""
 
 _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Options:
-    """Sizes, behaviour and faults of one stand-in.
+    """Sizes, behavior and faults of one stand-in.
 
     Attributes:
-        mode: which of LMCache's two request-level store rules applies, see :mod:`otel_kvpolicy.standin.engine`.
-        models: served model names; the first is the one metrics are labelled with. Other names get vLLM's 404.
+        mode: how vLLM is connected to LMCache, which determines the per-request keys that LMCache
+            reads; see :mod:`otel_kvpolicy.standin.engine`.
+        models: served model names. The first one labels the metrics. Other names get vLLM's 404.
         l1_bytes: capacity of LMCache's CPU memory tier.
-        l2_bytes: capacity of its storage backend; 0 for none.
-        kv_bytes_per_token: KV size of one token; the default is that of an 8B model with grouped-query attention in bfloat16.
-        gpu_tokens: tokens that fit in vLLM's own prefix cache.
-        max_model_len: tokens; longer prompts get vLLM's 400.
-        eviction_watermark: share of a tier above which it evicts (LMCache's ``--eviction-trigger-watermark``).
-        eviction_ratio: share of a tier's chunks that one eviction takes (LMCache's ``--eviction-ratio``).
-        prompt_tokens_details: vLLM's ``--enable-prompt-tokens-details``; without it chat usage says nothing of cached tokens.
-        honour_hints: false for an LMCache that reads no per-request key (multi-process mode before 0.5.6).
-        vendored_connector: vLLM's own copy of the multi-process connector, which it falls back to: reads no per-request key, tells no
-            share of a call and has no series of its own.
-        serve_metrics: false answers 404 on both metrics pages.
+        l2_bytes: capacity of LMCache's storage backend, or 0 for none.
+        kv_bytes_per_token: KV size of one token. The default is that of an 8B model with
+            grouped-query attention in bfloat16.
+        gpu_tokens: capacity of vLLM's own prefix cache, in tokens.
+        max_model_len: longest prompt in tokens. Longer prompts get vLLM's 400.
+        eviction_watermark: share of a tier above which it evicts (LMCache's
+            ``--eviction-trigger-watermark``).
+        eviction_ratio: share of a tier's chunks that one eviction takes (LMCache's
+            ``--eviction-ratio``).
+        prompt_tokens_details: vLLM's ``--enable-prompt-tokens-details``. Without it, chat usage has
+            no cached tokens.
+        honour_hints: false for an LMCache that reads no per-request key (multi-process mode before
+            0.5.6).
+        vendored_connector: use the copy of the multi-process connector in vLLM, which is vLLM's
+            fallback. It reads no per-request key, returns no token statistics, and has no metrics.
+        serve_metrics: false for a 404 on both metrics pages.
         latency: seconds before the first token.
-        strict: refuse unknown body fields as this vendor does; None takes them, as vLLM does.
-        api_key: bearer token asked for on ``/v1``; None asks for none.
-        fail_first: number of model calls answered with ``fail_status`` before any succeeds.
-        fail_status: HTTP status of those.
-        keep_requests: how many of the last requests :attr:`StandIn.requests` remembers.
+        strict: reject unknown body fields as this vendor does, or None to accept them as vLLM does.
+        api_key: bearer token required on ``/v1``, or None.
+        fail_first: number of model calls that get ``fail_status`` before the first success.
+        fail_status: HTTP status of the failed calls.
+        keep_requests: number of requests that :attr:`StandIn.requests` keeps.
     """
 
     mode: Mode = "mp"

@@ -1,4 +1,4 @@
-"""From messages to the keys that caches know a prompt by: a chat template, a tokenisation, chained hashes."""
+"""Turn messages into cache keys: a chat template, a tokenization, and chained hashes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any, Final
 from .options import CHUNK_TOKENS, GPU_BLOCK_TOKENS
 
 BYTES_PER_TOKEN: Final = 4
-"""A token is four bytes of UTF-8: about what BPE makes of English, deterministic, and a prefix of a text has a prefix of its tokens.
+"""Bytes of UTF-8 in a token, about as in a BPE encoding of English.
 
-A rest of less than four bytes belongs to the token before it.
+The tokenization is deterministic, and a prefix of a text has a prefix of the text's tokens. A
+remainder of less than four bytes belongs to the last token.
 """
 
 _BLOCKS_PER_CHUNK: Final = CHUNK_TOKENS // GPU_BLOCK_TOKENS
 
 
 def token_count(text: str) -> int:
-    """Tokens of a text, at least one."""
+    """Return the number of tokens in a text, at least one."""
     return max(1, len(_encode(text)) // BYTES_PER_TOKEN)
 
 
@@ -30,13 +31,13 @@ def _encode(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A tokenised prompt.
+    """A tokenized prompt.
 
     Attributes:
-        tokens: its length.
-        blocks: chained hashes of its full vLLM blocks.
-        chunks: chained hashes of its full LMCache chunks.
-        salt: the request's ``cache_salt``, part of every hash.
+        tokens: number of tokens.
+        blocks: chained hashes of the full vLLM blocks.
+        chunks: chained hashes of the full LMCache chunks.
+        salt: the request's ``cache_salt``, which is part of every hash.
     """
 
     tokens: int
@@ -46,7 +47,7 @@ class Prompt:
 
     @classmethod
     def of(cls, text: str, salt: str = "") -> Prompt:
-        """Tokenises a rendered prompt."""
+        """Tokenize a rendered prompt."""
         data = _encode(text)
         chain = hashlib.blake2b(_encode(salt), digest_size=16)
         step = GPU_BLOCK_TOKENS * BYTES_PER_TOKEN
@@ -63,7 +64,10 @@ class Prompt:
 
 
 def render(messages: Sequence[Any], tools: Any = None) -> str:
-    """The prompt a chat template makes: tool definitions in its head, then every message, then the opening of a reply."""
+    """Render a prompt as a chat template does.
+
+    The tool definitions come first, then every message, then the start of a reply.
+    """
     head = f"<|tools|>{_json(tools)}<|end|>" if tools else ""
     return head + "".join(_message(message) for message in messages) + "<|assistant|>"
 
@@ -72,8 +76,8 @@ def _message(message: Any) -> str:
     if not isinstance(message, Mapping):
         return f"<|user|>{_content(message)}<|end|>"
     calls = message.get("tool_calls")
-    said = _content(message.get("content")) + (_json(calls) if calls else "")
-    return f"<|{message.get('role', 'user')}|>{said}<|end|>"
+    text = _content(message.get("content")) + (_json(calls) if calls else "")
+    return f"<|{message.get('role', 'user')}|>{text}<|end|>"
 
 
 def _content(content: Any) -> str:
@@ -91,7 +95,7 @@ def _part(part: Any) -> str:
         for field in ("text", "refusal"):
             if isinstance(part.get(field), str):
                 return str(part[field])
-        # Media: models spend a fixed number of tokens on it and know it by its hash.
+        # Media: a model spends a fixed number of tokens on it, and the cache key has its hash.
         return f"<|media {hashlib.blake2b(_encode(_json(part)), digest_size=8).hexdigest()}|>"
     return _content(part)
 

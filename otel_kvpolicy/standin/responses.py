@@ -1,4 +1,4 @@
-"""The wire shapes of ``/v1/responses``, plain and streamed, as vLLM 0.32.0 sends them."""
+"""Answers of ``/v1/responses``, plain and streamed, in the format of vLLM 0.32.0."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .prompt import render
 
 @dataclass(frozen=True)
 class ResponsesCall:
-    """One responses request and its reply.
+    """One Responses request and its reply.
 
     Attributes:
-        body: the request body, validated as far as vLLM does.
-        messages: the conversation so far as chat messages, that of ``previous_response_id`` included.
-        reply: what is answered.
-        created: Unix seconds.
-        unique: unique part of the ids.
+        body: the request body, after the checks that vLLM makes.
+        messages: the conversation as chat messages, including that of ``previous_response_id``.
+        reply: the content of the answer.
+        created: time of the answer, in Unix seconds.
+        unique: the unique part of all ids.
     """
 
     body: Mapping[str, Any]
@@ -33,7 +33,14 @@ class ResponsesCall:
     def of(
         cls, body: Mapping[str, Any], earlier: Sequence[dict[str, Any]], created: int, unique: str
     ) -> ResponsesCall:
-        """Reads a request and makes up its reply. ``earlier`` is the conversation of ``previous_response_id``."""
+        """Read a request and generate its reply.
+
+        Args:
+            body: the request body.
+            earlier: the conversation of ``previous_response_id``.
+            created: time of the answer, in Unix seconds.
+            unique: the unique part of all ids.
+        """
         instructions = body.get("instructions")
         head = [{"role": "system", "content": instructions}] if instructions else []
         messages = [*head, *earlier, *_input_messages(body.get("input"))]
@@ -68,14 +75,17 @@ class ResponsesCall:
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """The conversation with this reply, without instructions, for a later ``previous_response_id``."""
-        said = [message for message in self.messages if message["role"] != "system"]
-        return [*said, {"role": "assistant", "content": self.reply.text}]
+        """The conversation including the reply, for a later ``previous_response_id``.
+
+        Instructions are not part of it.
+        """
+        messages = [message for message in self.messages if message["role"] != "system"]
+        return [*messages, {"role": "assistant", "content": self.reply.text}]
 
     def plain(
         self, prefill: Prefill, kv_transfer_params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the whole answer."""
         return self._response(
             "completed" if self.reply.complete else "incomplete",
             [self._item("completed")],
@@ -84,7 +94,7 @@ class ResponsesCall:
         )
 
     def events(self, prefill: Prefill) -> Iterator[dict[str, Any]]:
-        """The answer as stream events, numbered."""
+        """Yield the answer as numbered stream events."""
         for number, event in enumerate(self._events(prefill)):
             yield {**event, "sequence_number": number}
 
@@ -103,7 +113,7 @@ class ResponsesCall:
             "item": self._item("completed"),
         }
         kind = "completed" if self.reply.complete else "incomplete"
-        # vLLM 0.32.0 closes with response.completed also where the response's own status is incomplete.
+        # vLLM 0.32.0 ends with response.completed even if the response's status is incomplete.
         yield {
             "type": "response.completed",
             "response": self._response(kind, [self._item("completed")], prefill),
@@ -206,10 +216,10 @@ def _text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _input_messages(given: Any) -> list[dict[str, Any]]:
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    return [_input_message(item) for item in given or [] if isinstance(item, Mapping)]
+def _input_messages(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return [_input_message(item) for item in value or [] if isinstance(item, Mapping)]
 
 
 def _input_message(item: Mapping[str, Any]) -> dict[str, Any]:

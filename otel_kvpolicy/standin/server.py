@@ -1,4 +1,4 @@
-"""Runs a stand-in on loopback: vLLM's server and LMCache's, each on a port of its own, in one event loop."""
+"""Run a stand-in on loopback: vLLM's server and LMCache's, on two ports, in one event loop."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from .options import Options
 
 
 class StandIn:
-    """A vLLM with LMCache that runs no model. Use it as a context manager, or call :meth:`serve` to run until stopped.
+    """A stand-in for vLLM with LMCache that runs no model.
+
+    Use it as a context manager, or call :meth:`serve` to run it in this thread.
 
     Args:
-        host: loopback address or ``localhost``. Nothing else: the server has no defences.
+        host: loopback address or ``localhost``. Other hosts are rejected, because the server has no
+            protection.
         port: port of vLLM's server; 0 picks a free one.
-        lmcache_port: port of LMCache's server; 0 picks a free one. Not opened unless ``mode`` is ``mp``.
+        lmcache_port: port of LMCache's server; 0 picks a free one. Used only if ``mode`` is ``mp``.
         options: fields of :class:`Options`.
 
     Attributes:
-        url: vLLM's server, without ``/v1``.
-        base_url: what an OpenAI client is given.
-        lmcache_url: LMCache's server: ``/metrics``, ``/status``, ``/config``; None unless ``mode`` is ``mp``.
+        url: URL of vLLM's server, without ``/v1``.
+        base_url: the base URL for an OpenAI client.
+        lmcache_url: URL of LMCache's server, which has ``/metrics``, ``/status`` and ``/config``.
+            None unless ``mode`` is ``mp``.
         requests: the last model requests, oldest first.
 
     Raises:
         ValueError: the host is not loopback.
-        OSError: a port is taken.
+        OSError: a port is in use.
     """
 
     def __init__(
@@ -61,16 +65,16 @@ class StandIn:
         return by_port
 
     def serve(self) -> None:
-        """Serves in this thread until the process is interrupted or :meth:`close` is called."""
+        """Serve in this thread until the process is interrupted or :meth:`close` is called."""
         self._server.serve()
 
     def start(self) -> StandIn:
-        """Serves in a thread of its own, and returns when the server answers."""
+        """Start to serve in another thread. Return when the server accepts requests."""
         self._server.start()
         return self
 
     def close(self) -> None:
-        """Stops the server and frees its ports. Calls that hang are cut."""
+        """Stop the server and free its ports. Unfinished calls are aborted."""
         self._server.close()
 
     def __enter__(self) -> StandIn:
@@ -86,7 +90,7 @@ class StandIn:
 
     @property
     def chunks_stored(self) -> int:
-        """Chunks that requests wrote to LMCache so far, without those that moved from L2 to L1."""
+        """Number of chunks that requests wrote to LMCache; moves from L2 to L1 do not count."""
         counts = self.engine.counts
         return counts.total("l1_write_chunks") - counts.total("l2_prefetch_load_completed_chunks")
 
@@ -96,5 +100,5 @@ class StandIn:
         return self.requests[-1]
 
     def reset_prefix_cache(self) -> None:
-        """Empties vLLM's own cache, so that the next hit must come from LMCache."""
+        """Empty vLLM's own cache, so that the next hit must come from LMCache."""
         self.engine.reset_gpu_cache()

@@ -1,6 +1,7 @@
-"""How hosted vendors refuse a body field they do not know: status and body of each, from public reports.
+"""How hosted vendors reject an unknown body field: the status and body of each vendor's answer.
 
-A stand-in in a strict style takes the fields that the openai client's own types know, which is what such a vendor does at its best.
+The answers come from public reports. In a strict style, the stand-in accepts the fields that the
+openai client's types have; a vendor accepts no more than that.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _PARAMS: Final = frozenset(
 
 
 def refuse_unknown(style: StrictStyle, path: str, body: Mapping[str, Any]) -> Refusal | None:
-    """The vendor's answer to a body with a field it does not know, None for a body it takes.
+    """Return the vendor's answer to a body with an unknown field, or None if it has none.
 
     Args:
         style: the vendor.
-        path: request path, which decides what fields are known.
+        path: request path, which determines the known fields.
         body: the parsed body.
     """
     for field in body:
@@ -80,7 +81,7 @@ def _extra(field: str, value: Any) -> dict[str, Any]:
 
 
 def _python_extra(field: str, value: Any) -> str:
-    """As pydantic's error list prints."""
+    """Return the error in the format in which pydantic prints a list of errors."""
     return repr(
         [
             {

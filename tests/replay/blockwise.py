@@ -1,4 +1,4 @@
-"""Caches simulated block by block, as plainly as can be: what the fast tiers must equal."""
+"""Caches simulated block by block, in the plainest way: the reference for the fast tiers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Prefix = tuple[int, ...]
 
 
 class BlockLru:
-    """An LRU over whole prefixes; within a request the deepest block is the oldest."""
+    """An LRU cache of prefixes. Within a request, the deepest block is the oldest."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -17,14 +17,14 @@ class BlockLru:
         self.written = self.evicted = self.dead = 0
 
     def held(self, blocks: Sequence[int]) -> int:
-        """Leading blocks of a prompt that are held."""
+        """Return how many leading blocks of a prompt are cached."""
         return next(
             (end for end in range(len(blocks)) if tuple(blocks[: end + 1]) not in self.order),
             len(blocks),
         )
 
     def access(self, blocks: Sequence[int], limit: int) -> int:
-        """Reads what is held of a prompt and writes what is missing of its first ``limit`` blocks."""
+        """Read the cached blocks of a prompt, and write those missing from its first ``limit``."""
         prefixes = [tuple(blocks[: end + 1]) for end in range(len(blocks))]
         hit = self.held(blocks)
         self.read.update(prefixes[:hit])
@@ -46,7 +46,10 @@ class BlockLru:
         self.order.append(prefix)
 
     def _make_room(self, held: list[Prefix], hit: int) -> bool:
-        """Drops the oldest of other prompts; where there is none, the last block just written, after which nothing can follow."""
+        """Drop the oldest block of other prompts.
+
+        If there is none, drop the block written last, after which nothing can follow.
+        """
         others = [prefix for prefix in self.order if prefix not in held]
         if others:
             self._drop(others[0])
@@ -66,28 +69,31 @@ class BlockLru:
 
 
 def best_possible(prompts: Sequence[Sequence[int]], capacity: int) -> int:
-    """Hit blocks of the best of all ways to run a cache, by trying them all: for very small traces only."""
+    """Return the highest possible number of hit blocks, by trying everything a cache could do.
+
+    Only for very small traces.
+    """
     states: dict[frozenset[Prefix], int] = {frozenset(): 0}
     for blocks in prompts:
         prefixes = [tuple(blocks[: end + 1]) for end in range(len(blocks))]
-        found: dict[frozenset[Prefix], int] = {}
+        scores: dict[frozenset[Prefix], int] = {}
         for held, score in states.items():
             hit = next(
-                (at for at, prefix in enumerate(prefixes) if prefix not in held), len(prefixes)
+                (i for i, prefix in enumerate(prefixes) if prefix not in held), len(prefixes)
             )
             for kept in _subtrees(held | set(prefixes), capacity):
-                found[kept] = max(found.get(kept, -1), score + hit)
-        states = found
+                scores[kept] = max(scores.get(kept, -1), score + hit)
+        states = scores
     return max(states.values())
 
 
 def _subtrees(prefixes: frozenset[Prefix] | set[Prefix], capacity: int) -> set[frozenset[Prefix]]:
-    """Every set of at most ``capacity`` of ``prefixes`` that holds with each prefix all shorter ones."""
-    found = {frozenset[Prefix]()}
+    """Return every set of up to ``capacity`` prefixes in which each prefix has its parent."""
+    subtrees = {frozenset[Prefix]()}
     for prefix in sorted(prefixes, key=len):
-        found |= {
+        subtrees |= {
             kept | {prefix}
-            for kept in found
+            for kept in subtrees
             if len(kept) < capacity and (len(prefix) == 1 or prefix[:-1] in kept)
         }
-    return found
+    return subtrees

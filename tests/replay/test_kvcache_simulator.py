@@ -1,4 +1,4 @@
-"""Always-store LRU is, token for token, what ``kvcache-simulator`` 0.1.3 says of the same trace."""
+"""Storing everything equals, token for token, what ``kvcache-simulator`` 0.1.3 computes."""
 
 from __future__ import annotations
 
@@ -14,34 +14,47 @@ from kvcache_sim.plan import ExecutionPlan, build_execution_plan
 from kvcache_sim.policies import simulate_policy
 from kvcache_sim.trace import parse_trace_file, parse_trace_lines
 
-from otel_kvpolicy.cli.replay.simulator.engine import Tiers
-from otel_kvpolicy.cli.replay.simulator.players import Rule
-from otel_kvpolicy.cli.replay.trace.readers import load
-from otel_kvpolicy.cli.replay.trace.trace import Request, Trace, build_trace
+from otel_kvpolicy.cli.replay.simulator import Rule, Tiers
+from otel_kvpolicy.cli.replay.trace import Request, Trace, build_trace, load
 
-from .traces import MOONCAKE, real
+from .full_traces import MOONCAKE, full_trace_path
+from .traces import MOONCAKE_EXCERPT
 
-CAPACITIES = {1024: 4.86, 5120: 12.59, 10240: 23.40, 20480: 32.03}
-"""Chunks of L1 -> % of the tokens of the last half that hit, where only full chunks count."""
+CAPACITIES = {"excerpt": (64, 320, 640, 1280), "full trace": (1024, 5120, 10240, 20480)}
+HIT_RATES = {"full trace, full chunks": [4.86, 12.59, 23.40, 32.03]}
+"""Percent of the tokens in the second half of the trace that hit, by capacity."""
 
 
-@pytest.fixture(scope="module", params=["all chunks", "full chunks"])
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An hour of real chat; or what LMCache would store of it: the simulator itself knows nothing of chunks that are not full."""
-    whole = real(MOONCAKE)
-    if request.param == "all chunks":
+@pytest.fixture(
+    scope="module",
+    params=[
+        "excerpt, all chunks",
+        "excerpt, full chunks",
+        pytest.param("full trace, all chunks", marks=pytest.mark.bars),
+        pytest.param("full trace, full chunks", marks=pytest.mark.bars),
+    ],
+)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def path(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real chat, with all chunks or only with the full ones, which LMCache stores.
+
+    The simulator does not distinguish full and partial chunks, so the file must.
+    """
+    trace, chunks = name.split(", ")
+    whole = MOONCAKE_EXCERPT if trace == "excerpt" else full_trace_path(MOONCAKE)
+    if chunks == "all chunks":
         return whole
     cut = tmp_path_factory.mktemp("full") / "full.jsonl"
     with gzip.open(whole, "rt") as lines, cut.open("w") as out:
         for line in map(json.loads, lines):
             full = line["input_length"] // 512
             if full:
-                out.write(
-                    json.dumps(
-                        line | {"input_length": full * 512, "hash_ids": line["hash_ids"][:full]}
-                    )
-                    + "\n"
-                )
+                line |= {"input_length": full * 512, "hash_ids": line["hash_ids"][:full]}
+                out.write(json.dumps(line) + "\n")
     return cut
 
 
@@ -55,28 +68,29 @@ def theirs(path: Path) -> ExecutionPlan:
     return build_execution_plan(parse_trace_file(path, block_size=512))
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
-def test_equal_on_an_hour_of_real_chat(
-    path: Path, ours: Trace, theirs: ExecutionPlan, capacity: int
-) -> None:
-    outcome, reference = (
-        Rule("always").runner(ours)(Tiers(capacity)),
-        simulate_policy(theirs, "lru", capacity),
-    )
-    assert (outcome.hit_tokens, outcome.input_tokens) == (
-        reference.hitTokens,
-        reference.totalTokens,
-    )
-    if path.name == "full.jsonl":
-        assert round(100 * outcome.hit_rate, 2) == CAPACITIES[capacity]
+@pytest.fixture
+def capacities(name: str) -> Sequence[int]:
+    return CAPACITIES[name.split(", ", maxsplit=1)[0]]
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
-def test_belady_is_not_below_their_optimum(
-    ours: Trace, theirs: ExecutionPlan, capacity: int
+def test_storing_everything_equals_the_simulator_on_real_chat(
+    name: str, ours: Trace, theirs: ExecutionPlan, capacities: Sequence[int]
 ) -> None:
-    best = Rule("belady").runner(ours)(Tiers(capacity))
-    assert best.hit_tokens >= simulate_policy(theirs, "optimal", capacity).hitTokens
+    outcomes = [Rule("always").runner(ours)(Tiers(capacity)) for capacity in capacities]
+    references = [simulate_policy(theirs, "lru", capacity) for capacity in capacities]
+    assert [(outcome.hit_tokens, outcome.input_tokens) for outcome in outcomes] == [
+        (reference.hitTokens, reference.totalTokens) for reference in references
+    ]
+    if name in HIT_RATES:
+        assert [round(100 * outcome.hit_rate, 2) for outcome in outcomes] == HIT_RATES[name]
+
+
+def test_belady_hits_at_least_as_much_as_their_optimum(
+    ours: Trace, theirs: ExecutionPlan, capacities: Sequence[int]
+) -> None:
+    for capacity in capacities:
+        best = Rule("belady").runner(ours)(Tiers(capacity))
+        assert best.hit_tokens >= simulate_policy(theirs, "optimal", capacity).hitTokens
 
 
 @settings(max_examples=300, deadline=None)
@@ -84,11 +98,12 @@ def test_belady_is_not_below_their_optimum(
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=4, max_size=30),
     capacity=st.integers(1, 12),
 )
-def test_equal_on_any_trace(prompts: Sequence[Sequence[int]], capacity: int) -> None:
+def test_storing_everything_equals_the_simulator_on_any_trace(
+    prompts: Sequence[Sequence[int]], capacity: int
+) -> None:
     size = 4
-    lengths = [
-        len(prompt) * size - at % size for at, prompt in enumerate(prompts)
-    ]  # last blocks of every length
+    # The last blocks have every possible length.
+    lengths = [len(prompt) * size - i % size for i, prompt in enumerate(prompts)]
     lines = [
         json.dumps({"hash_ids": prompt, "input_length": length})
         for prompt, length in zip(prompts, lengths, strict=True)
@@ -97,25 +112,24 @@ def test_equal_on_any_trace(prompts: Sequence[Sequence[int]], capacity: int) -> 
         build_execution_plan(parse_trace_lines(lines, block_size=size)), "lru", capacity
     )
     requests = [
-        Request(at, length, 0, prompt)
-        for at, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+        Request(time, length, 0, prompt)
+        for time, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
     ]
     outcome = Rule("always").runner(
         build_trace(requests, size, full_blocks_only=False, warm_up=0.5)
     )(Tiers(capacity))
     assert outcome.input_tokens == reference.totalTokens or reference.totalTokens == 0
-    if (
-        reference.measurementMode == "fixed_window"
-    ):  # it gives no figures for a cache that the first half did not fill
+    # The simulator gives no figures if the first half of the trace did not fill the cache.
+    if reference.measurementMode == "fixed_window":
         assert outcome.hit_tokens == reference.hitTokens
 
 
-def test_the_same_file_through_both(tmp_path: Path) -> None:
+def test_both_read_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(
         "".join(
-            f'{{"hash_ids": [{at % 2}, {at % 3 + 10}], "input_length": 10, "block_size": 8}}\n'
-            for at in range(40)
+            f'{{"hash_ids": [{i % 2}, {i % 3 + 10}], "input_length": 10, "block_size": 8}}\n'
+            for i in range(40)
         )
     )
     reference = simulate_policy(build_execution_plan(parse_trace_file(path)), "lru", 4)

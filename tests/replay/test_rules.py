@@ -1,24 +1,30 @@
-"""The rules by their names and settings, sizes, and clients that share nothing."""
+"""Rules and their settings, tier sizes, and several clients."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from otel_kvpolicy.cli.replay.simulator.engine import Tiers
-from otel_kvpolicy.cli.replay.simulator.players import DEFAULT_RULES, OFF, RULES, parse_rule
-from otel_kvpolicy.cli.replay.simulator.sizes import MODELS, SizeError, blocks_of
-from otel_kvpolicy.cli.replay.trace.trace import Trace, build_trace
+from otel_kvpolicy.cli.replay.simulator import (
+    DEFAULT_RULES,
+    MODELS,
+    OFF,
+    RULES,
+    SizeError,
+    Tiers,
+    blocks_of,
+    parse_rule,
+)
+from otel_kvpolicy.cli.replay.trace import Trace, build_trace
 
 from .traces import request
 
 
 def calls(*sizes: int, **more: Any) -> Trace:
-    """Calls of so many tokens that share nothing."""
+    """Return calls with these numbers of tokens that share no block."""
     return build_trace(
-        (request([f"{at}/{n}" for n in range(size)], at, **more) for at, size in enumerate(sizes)),
+        (request([f"{i}/{n}" for n in range(size)], i, **more) for i, size in enumerate(sizes)),
         1,
     )
 
@@ -27,64 +33,59 @@ def skipped(rule: str, trace: Trace) -> list[int]:
     return list(parse_rule(rule).runner(trace)(Tiers(10**6)).skipped)
 
 
-def test_thresholds_are_those_of_the_package_and_can_be_set() -> None:
+def test_thresholds_have_the_defaults_of_the_package_and_can_be_set() -> None:
     trace = calls(2047, 2048)
     assert skipped("thresholds", trace) == [1, 0]
     assert skipped("thresholds:context=100", trace) == [0, 0]
     assert skipped("thresholds:context=off", trace) == [1, 1]
 
 
-def test_a_prefix_and_a_role_count() -> None:
+def test_thresholds_take_the_prefix_and_the_role_into_account() -> None:
     assert skipped("thresholds:context=off", calls(1500, prefix_tokens=1024)) == [0]
     assert skipped("thresholds:context=off,prefix=1025", calls(1500, prefix_tokens=1024)) == [1]
     assert skipped("thresholds", calls(1023, 1024, role="planner")) == [1, 0]
 
 
-def test_turns() -> None:
-    trace = build_trace([request([at], at, turns=at) for at in range(4)], 1)
+def test_turns_stores_calls_with_enough_turns() -> None:
+    trace = build_trace([request([i], i, turns=i) for i in range(4)], 1)
     assert skipped("turns", trace) == [1, 0, 0, 0]
     assert skipped("turns:turns=3", trace) == [1, 1, 1, 0]
 
 
-def test_turns_that_a_trace_does_not_say_are_guessed_from_what_goes_on() -> None:
+def test_missing_turns_are_guessed_from_shared_prefixes() -> None:
     prompts = [["s", "a"], ["s", "b"], ["s", "a", "c"], ["s", "a", "c", "d"], ["s"]]
-    trace = build_trace([request(blocks, at) for at, blocks in enumerate(prompts)], 1)
-    assert [text.history_turns for text in trace.texts] == [
-        0,
-        0,
-        1,
-        2,
-        0,
-    ]  # one block alone is the system prompt that all have
+    trace = build_trace([request(blocks, i) for i, blocks in enumerate(prompts)], 1)
+    # The first block is the system prompt that all of them share, so it does not count.
+    assert [text.history_turns for text in trace.texts] == [0, 0, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
     "text", [*DEFAULT_RULES, "thresholds:prefix=512,context=off", "adaptive:partial=1,floor=0.1"]
 )
-def test_a_rule_is_written_as_it_was_read(text: str) -> None:
+def test_the_text_of_a_rule_is_what_was_parsed(text: str) -> None:
     assert str(parse_rule(text)) == text
     assert parse_rule(text).name in RULES
 
 
-def test_off_is_a_threshold_that_no_call_reaches() -> None:
+def test_words_stand_for_numbers_in_settings() -> None:
     assert parse_rule("thresholds:prefix=off").settings == {"prefix": OFF}
     assert parse_rule("adaptive:partial=true").settings == {"partial": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "culprit"),
     [
-        ("lfu", "no rule 'lfu'"),
-        ("thresholds:size=1", "no setting 'size': it takes prefix, context, turns"),
-        ("always:turns=1", "takes none"),
-        ("turns:turns=many", "is no number"),
-        ("turns:turns=-1", "at least 0"),
-        ("turns:turns=nan", "at least 0"),
-        ("turns:turns=inf", "at least 0"),
+        ("lfu", "'lfu'"),
+        ("thresholds:size=1", "thresholds.*'size'.*prefix, context, turns"),
+        ("always:turns=1", "always.*'turns'"),
+        ("turns:turns=many", "turns='many'"),
+        ("turns:turns=-1", "turns: turns"),
+        ("turns:turns=nan", "turns: turns"),
+        ("turns:turns=inf", "turns: turns"),
     ],
 )
-def test_what_is_no_rule(text: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_an_invalid_rule_is_rejected_by_name(text: str, culprit: str) -> None:
+    with pytest.raises(ValueError, match=culprit):
         parse_rule(text)
 
 
@@ -100,74 +101,71 @@ def test_what_is_no_rule(text: str, problem: str) -> None:
         ("1TiB", 32768),
     ],
 )
-def test_sizes(text: str, chunks: int) -> None:
-    assert blocks_of(text, 256, 131072) == chunks  # 128 KiB of KV a token: Llama 3.1 8B in bfloat16
+def test_a_size_converts_to_chunks(text: str, chunks: int) -> None:
+    assert blocks_of(text, 256, 131072) == chunks  # Llama 3.1 8B: 128 KiB per token
 
 
-def test_the_presets_come_to_what_vllm_would_hold() -> None:
+def test_models_have_the_kv_bytes_per_token_that_vllm_computes() -> None:
     assert MODELS["llama-3.1-8b"].bytes_per_token == 131072
     assert MODELS["llama-3.3-70b"].bytes_per_token == 327680
     assert MODELS["qwen2.5-7b"].bytes_per_token == 57344
 
 
 @pytest.mark.parametrize("text", ["", "many", "-5", "1.5", "5 GB", "1e3"])
-def test_what_is_no_size(text: str) -> None:
+def test_an_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(SizeError):
         blocks_of(text, 256, 1)
 
 
-def test_bytes_ask_for_the_model() -> None:
-    with pytest.raises(SizeError, match="--model or --kv-bytes-per-token"):
+def test_a_size_in_bytes_needs_the_kv_bytes_per_token() -> None:
+    with pytest.raises(SizeError, match="--kv-bytes-per-token"):
         blocks_of("1GiB", 256, None)
 
 
 def dialogues(count: int) -> Trace:
-    """Dialogues of two calls, and between them calls that never return: what one client has learned of, another has not."""
+    """Return dialogues of two calls, with calls between them that never return."""
     requests = []
-    for at in range(count):
-        requests += [request([f"{at}/{n}" for n in range(8)], 40.0 * at, turns=0, role="chat")]
+    for i in range(count):
+        first, second, once = (
+            [f"{i}/{n}" for n in range(8)],
+            [f"{i}/{n}" for n in range(12)],
+            [f"once {i}/{n}" for n in range(8)],
+        )
         requests += [
-            request([f"{at}/{n}" for n in range(12)], 40.0 * at + 10, turns=1, role="chat")
-        ]
-        requests += [
-            request([f"once {at}/{n}" for n in range(8)], 40.0 * at + 20, turns=0, role="batch")
+            request(first, 40.0 * i, turns=0, role="chat"),
+            request(second, 40.0 * i + 10, turns=1, role="chat"),
+            request(once, 40.0 * i + 20, turns=0, role="batch"),
         ]
     return build_trace(requests, 1)
 
 
-def test_clients_learn_apart() -> None:
+def test_each_client_learns_only_from_its_own_calls() -> None:
     trace = dialogues(200)
-    alone = parse_rule("adaptive:floor=0.2").runner(trace)(Tiers(10**6))
-    shared = parse_rule("adaptive:floor=0.2").runner(trace, clients=200)(Tiers(10**6))
-    assert (
-        sum(
-            alone.skipped[request]
-            for request in range(len(trace))
-            if trace.roles[request] == "batch"
-        )
-        > 100
-    )
-    returns = [
-        request
-        for request, role in enumerate(trace.roles)
-        if role == "chat" and not trace.texts[request].history_turns
+    one = parse_rule("adaptive:floor=0.2").runner(trace)(Tiers(10**6))
+    many = parse_rule("adaptive:floor=0.2").runner(trace, clients=200)(Tiers(10**6))
+    batch = [i for i, role in enumerate(trace.roles) if role == "batch"]
+    first_calls = [
+        i
+        for i, role in enumerate(trace.roles)
+        if role == "chat" and not trace.texts[i].history_turns
     ]
-    assert sum(alone.skipped[request] for request in returns) == 0
-    assert sum(shared.skipped) == 0  # three calls teach nobody anything
+    assert sum(one.skipped[i] for i in batch) > 100
+    assert sum(one.skipped[i] for i in first_calls) == 0
+    assert sum(many.skipped) == 0  # three calls per client are too few to learn from
 
 
-def test_one_client_or_many_is_the_same_to_rules_that_learn_nothing() -> None:
+def test_only_the_adaptive_rule_depends_on_the_number_of_clients() -> None:
     trace = dialogues(20)
     for name in sorted(RULES.keys() - {"adaptive"}):
         rule = parse_rule(name)
         assert rule.runner(trace, clients=7)(Tiers(50)) == rule.runner(trace)(Tiers(50))
 
 
-def test_a_partial_store_keeps_the_prefix_that_was_seen(tmp_path: Path) -> None:
+def test_a_partial_store_keeps_the_prefix_that_an_earlier_call_had() -> None:
     shared = [f"system {n}" for n in range(10)]
     requests = [
-        request([*shared, *(f"{at}/{n}" for n in range(30))], 40.0 * at, turns=0, size=256)
-        for at in range(400)
+        request([*shared, *(f"{i}/{n}" for n in range(30))], 40.0 * i, turns=0, size=256)
+        for i in range(400)
     ]
     trace = build_trace(requests, 256)
     whole, partial = (

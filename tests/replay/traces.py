@@ -1,38 +1,31 @@
-"""Traces for the tests: written by hand, generated, and real ones where they are at hand."""
+"""Traces for the tests: written by hand, or excerpts of public traces."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pytest
+from otel_kvpolicy.cli.replay.trace import Request, Trace, build_trace, load
 
-from otel_kvpolicy.cli.replay.trace.readers import load
-from otel_kvpolicy.cli.replay.trace.trace import Request, Trace, build_trace
+from .full_traces import full_trace_path
 
-MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
-CODING = "kv_cache_tester_claude_code_60sessions_blk256.jsonl.gz"
-AIRLINE = "tau_bench_gpt4o_airline_trajectories.jsonl.gz"
-
-FOLDER = Path(os.environ.get("KVPOLICY_TRACES") or Path(__file__).parents[3] / "shared" / "data")
-"""Real traces: public data that is not part of this repository."""
-
-
-def real(name: str) -> Path:
-    """A real trace, or the test is skipped."""
-    path = FOLDER / name
-    if not path.exists():
-        pytest.skip(f"no {name} in {FOLDER}: set KVPOLICY_TRACES to a folder that has it")
-    return path
+EXCERPTS = Path(__file__).parents[1] / "data" / "traces"
+MOONCAKE_EXCERPT = EXCERPTS / "mooncake_conversation_first_400.jsonl.gz"
+CODING_EXCERPT = EXCERPTS / "kv_cache_tester_coding_first_110.jsonl.gz"
+AIRLINE_EXCERPT = EXCERPTS / "tau_bench_airline_first_8.jsonl.gz"
 
 
 @lru_cache
-def real_trace(name: str) -> Trace:
-    return load([real(name)]).trace
+def trace_at(path: Path) -> Trace:
+    return load([path]).trace
+
+
+def full_trace(name: str) -> Trace:
+    """Return a full trace, or skip the test if it is missing."""
+    return trace_at(full_trace_path(name))
 
 
 def request(blocks: Sequence[int | str], time: float = 0, *, size: int = 1, **more: Any) -> Request:
@@ -40,8 +33,8 @@ def request(blocks: Sequence[int | str], time: float = 0, *, size: int = 1, **mo
 
 
 def trace_of(prompts: Sequence[Sequence[int | str]], **more: Any) -> Trace:
-    """One request a second, each block one token."""
-    return build_trace((request(blocks, at) for at, blocks in enumerate(prompts)), 1, **more)
+    """Return a trace with one request per second and one token per block."""
+    return build_trace((request(blocks, time) for time, blocks in enumerate(prompts)), 1, **more)
 
 
 def write_lines(path: Path, documents: Sequence[Any]) -> Path:
@@ -49,9 +42,9 @@ def write_lines(path: Path, documents: Sequence[Any]) -> Path:
     return path
 
 
-def mooncake_line(blocks: Sequence[int], at: int = 0, **more: Any) -> dict[str, Any]:
+def mooncake_line(blocks: Sequence[int], seconds: int = 0, **more: Any) -> dict[str, Any]:
     return {
-        "timestamp": at * 1000,
+        "timestamp": seconds * 1000,
         "input_length": len(blocks) * 512,
         "output_length": 9,
         "hash_ids": list(blocks),

@@ -1,3 +1,5 @@
+"""The stand-in's cache tiers and their counters."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,13 +16,13 @@ def keys(name: str, count: int) -> list[bytes]:
 def cache(
     l1: int, l2: int | None = None, *, watermark: float = 1.0, ratio: float = 0.2
 ) -> tuple[TieredCache, Counts]:
-    """A cache of that many one-byte chunks."""
+    """Return a cache with room for this many chunks of one byte."""
     counts = Counts()
     second = None if l2 is None else Tier(l2, 1, watermark, ratio)
     return TieredCache(Tier(l1, 1, watermark, ratio), second, counts), counts
 
 
-def test_a_lookup_counts_the_contiguous_prefix_only() -> None:
+def test_a_lookup_stops_at_the_first_missing_chunk() -> None:
     tiers, _ = cache(100)
     tiers.store([*keys("a", 2), *keys("b", 2)])
     assert tiers.lookup([*keys("a", 2), b"other", *keys("b", 2)]) == Lookup(2, 0)
@@ -34,7 +36,7 @@ def test_a_chunk_is_written_once() -> None:
     assert counts.total("l1_write_chunks") == counts.total("l2_store_completed_objects_chunks") == 4
 
 
-def test_what_only_l2_has_is_counted_as_its_hit_and_loaded() -> None:
+def test_a_chunk_that_only_l2_has_is_a_hit_of_l2_and_moves_to_l1() -> None:
     tiers, counts = cache(100, 100)
     tiers.store(keys("a", 3))
     tiers.clear_l1()
@@ -44,7 +46,7 @@ def test_what_only_l2_has_is_counted_as_its_hit_and_loaded() -> None:
     assert tiers.lookup(keys("a", 3)) == Lookup(3, 0)
 
 
-def test_l1_hits_end_where_l1_has_a_gap() -> None:
+def test_hits_after_a_gap_in_l1_are_hits_of_l2() -> None:
     tiers, _ = cache(100, 100)
     tiers.store(keys("a", 3))
     tiers.clear_l1()
@@ -58,7 +60,7 @@ def test_without_l2_an_evicted_chunk_is_gone() -> None:
     assert tiers.lookup(keys("a", 2)) == Lookup(0, 0)
 
 
-def test_the_longest_unused_prompt_leaves_first_and_from_its_tail() -> None:
+def test_the_least_recently_used_prompt_is_evicted_from_its_end() -> None:
     tiers, counts = cache(10, watermark=0.8, ratio=0.25)
     tiers.store(keys("a", 4))
     tiers.store(keys("b", 3))
@@ -69,14 +71,14 @@ def test_the_longest_unused_prompt_leaves_first_and_from_its_tail() -> None:
     assert tiers.lookup(keys("b", 3)) == Lookup(3, 0)
 
 
-def test_a_prompt_larger_than_the_tier_keeps_its_head() -> None:
+def test_a_prompt_larger_than_the_tier_keeps_its_first_chunks() -> None:
     tiers, counts = cache(3, watermark=2.0)
     assert tiers.store(keys("a", 5)) == 3
     assert tiers.lookup(keys("a", 5)) == Lookup(3, 0)
     assert counts.total("l1_write_chunks") == 3
 
 
-def test_a_series_exists_from_its_first_increment_even_of_zero() -> None:
+def test_a_series_exists_after_its_first_increment_even_by_zero() -> None:
     counts = Counts()
     assert counts.total("x") == 0
     assert "x" not in counts.values
@@ -89,7 +91,7 @@ def test_a_series_exists_from_its_first_increment_even_of_zero() -> None:
     st.integers(1, 20),
     st.integers(0, 40),
 )
-def test_no_tier_ever_holds_more_than_fits_and_counts_agree(
+def test_a_tier_never_exceeds_its_capacity_and_its_counters_add_up(
     operations: list[tuple[bool, int, int]], l1: int, l2: int
 ) -> None:
     tiers, counts = cache(l1, l2 or None, watermark=0.8)
@@ -111,7 +113,7 @@ def test_no_eviction_is_due_below_the_watermark(used: int) -> None:
     assert tier.due() == 0
 
 
-def test_an_eviction_takes_its_share_and_at_least_one() -> None:
+def test_an_eviction_takes_its_share_but_at_least_one_chunk() -> None:
     tier = Tier(10, 1, 0.8, 0.5)
     tier.add(keys("a", 8))
     assert tier.due() == 4

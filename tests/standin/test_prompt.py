@@ -1,3 +1,5 @@
+"""The stand-in's prompts: rendering, tokens, and cache keys."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,25 +12,25 @@ from otel_kvpolicy.standin.prompt import Prompt, render, token_count
 
 
 @given(st.text(max_size=3000), st.text(max_size=3000))
-def test_a_longer_prompt_begins_with_the_chunks_of_a_shorter_one(head: str, tail: str) -> None:
+def test_a_longer_prompt_starts_with_the_chunks_of_its_prefix(head: str, tail: str) -> None:
     short, long = Prompt.of(head), Prompt.of(head + tail)
     assert long.blocks[: len(short.blocks)] == short.blocks
     assert long.chunks[: len(short.chunks)] == short.chunks
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=5000))
-def test_blocks_and_chunks_are_the_full_ones(text: str) -> None:
+def test_a_prompt_has_its_full_blocks_and_chunks_only(text: str) -> None:
     prompt = Prompt.of(text)
     assert prompt.tokens == token_count(text)
     assert (len(prompt.blocks), len(prompt.chunks)) == (prompt.tokens // 16, prompt.tokens // 256)
 
 
-def test_a_salt_makes_another_prompt() -> None:
+def test_prompts_with_different_salts_share_no_chunk() -> None:
     text = "x" * 2048
     assert not set(Prompt.of(text).chunks) & set(Prompt.of(text, "tenant").chunks)
 
 
-def test_a_change_in_the_head_changes_every_key() -> None:
+def test_a_change_at_the_start_changes_every_block() -> None:
     one, other = Prompt.of("a" + "x" * 4096), Prompt.of("b" + "x" * 4096)
     assert not set(one.blocks) & set(other.blocks)
 
@@ -54,18 +56,18 @@ def test_a_change_in_the_head_changes_every_key() -> None:
         (["no message"], "<|user|>no message"),
     ],
 )
-def test_messages_are_rendered_with_all_their_text(messages: list[Any], part: str) -> None:
+def test_all_text_of_a_message_is_rendered(messages: list[Any], part: str) -> None:
     assert part in render(messages)
 
 
-def test_tools_stand_in_the_head() -> None:
+def test_tools_are_rendered_first() -> None:
     tools = [{"type": "function", "function": {"name": "weather"}}]
     assert render([{"role": "system", "content": "be"}], tools).startswith(
         '<|tools|>[{"type":"function"'
     )
 
 
-def test_an_image_costs_the_same_whatever_its_size_and_is_known_by_its_hash() -> None:
+def test_an_image_has_a_fixed_length_and_its_own_hash() -> None:
     def with_image(url: str) -> str:
         return render(
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]

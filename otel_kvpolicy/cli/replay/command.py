@@ -1,4 +1,4 @@
-"""``otel-kvpolicy replay``."""
+"""The command ``otel-kvpolicy replay``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .report.export import WRITERS
 from .report.tables import best_table, result_tables, trace_text
-from .simulator.comparison import Finished, Result, compare, default_capacities
-from .simulator.engine import Tiers
-from .simulator.players import DEFAULT_RULES, RULES, Rule, parse_rule
-from .simulator.sizes import MODELS, SizeError, blocks_of
+from .simulator import (
+    DEFAULT_RULES,
+    MODELS,
+    RULES,
+    Result,
+    Rule,
+    SizeError,
+    Tiers,
+    blocks_of,
+    compare,
+    default_capacities,
+    parse_rule,
+)
+from .simulator.comparison import Finished
 from .simulator.sweep import grid, sweep
-from .trace.readers import Loaded, TraceError, load, trace_files
+from .trace import Loaded, TraceError, load, trace_files
 
 NO_TRACE: Final = 2
 
@@ -37,9 +47,7 @@ def _outputs(
 ) -> tuple[Path, ...]:
     for path in values:
         if path.suffix not in WRITERS:
-            raise click.BadParameter(
-                f"{path.name!r} ends in none of {', '.join(WRITERS)}", ctx, param
-            )
+            raise click.BadParameter(f"{path.name!r} must end in {', '.join(WRITERS)}", ctx, param)
     return values
 
 
@@ -53,67 +61,88 @@ def _outputs(
     multiple=True,
     callback=_rules,
     metavar="RULE",
-    help=f"May be repeated. {', '.join(RULES)}.",
+    help=f"A rule to compare; may be repeated. One of {', '.join(RULES)}. Some take settings, as in"
+    " thresholds:prefix=512,context=off,turns=2.",
 )
 @click.option(
     "--l1",
     "l1",
     multiple=True,
     metavar="SIZE,…",
-    help="Chunks (5000) or bytes (64GiB). Shares of the trace by default.",
-)
-@click.option("--l2", default="0", metavar="SIZE", help="LMCache's backend; none by default.")
-@click.option(
-    "--gpu", default="0", metavar="SIZE", help="vLLM's own prefix cache; none by default."
+    help="Sizes of L1, in chunks (5000) or bytes (64GiB). By default, from 1/64 of the trace's"
+    " distinct chunks up to all of them.",
 )
 @click.option(
-    "--model", type=click.Choice([*MODELS]), help="Whose KV a token takes, for sizes in bytes."
+    "--l2",
+    default="0",
+    metavar="SIZE",
+    show_default="none",
+    help="Size of L2, LMCache's backend.",
 )
 @click.option(
-    "--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="The same, in bytes."
+    "--gpu",
+    default="0",
+    metavar="SIZE",
+    show_default="none",
+    help="Size of vLLM's own prefix cache.",
+)
+@click.option(
+    "--model",
+    type=click.Choice([*MODELS]),
+    help="The model whose KV size per token converts bytes to chunks.",
+)
+@click.option(
+    "--kv-bytes-per-token",
+    type=click.IntRange(1),
+    metavar="N",
+    help="KV size per token in bytes, for models not in --model.",
 )
 @click.option(
     "--block-tokens",
     type=click.IntRange(1),
     metavar="N",
-    help="Tokens of a hashed chunk, where the trace does not say.",
+    help="Tokens per chunk, if a hashed trace does not state it.",
 )
 @click.option(
     "--partial-blocks",
     is_flag=True,
-    help="Keep last chunks that are not full, which LMCache does not.",
+    help="Keep a partial last chunk of a prompt. LMCache drops it.",
 )
 @click.option(
     "--warm-up",
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
-    help="Share of the requests that fill the cache uncounted.",
+    show_default=True,
+    help="Share of the requests that only warm the cache and do not count.",
 )
 @click.option(
     "--clients",
     type=click.IntRange(1),
     default=1,
-    help="Processes that share the traffic, and learn each on its own.",
+    show_default=True,
+    help="Number of client processes that share the traffic, each with its own adaptive rule.",
 )
 @click.option(
     "--sweep",
     "sweeping",
     is_flag=True,
-    help="Find the best thresholds for each size instead of comparing rules.",
+    help="Instead of comparing rules, find the best thresholds for each size.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
-    help="Processes that simulate; as many as there are CPUs.",
+    show_default="number of CPUs",
+    help="Number of processes that simulate.",
 )
 @click.option(
     "--out",
     "outputs",
     multiple=True,
+    metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_outputs,
-    help=".html, .csv or .json.",
+    help="Write the results to a .html, .csv or .json file; may be repeated.",
 )
 def command(
     *,
@@ -132,7 +161,7 @@ def command(
     jobs: int,
     outputs: tuple[Path, ...],
 ) -> None:
-    """Replays traffic against simulated cache tiers and compares rules.
+    """Replay traffic against simulated cache tiers and compare rules.
 
     \b
     otel-kvpolicy replay trace.jsonl.gz --out report.html
@@ -140,25 +169,26 @@ def command(
     otel-kvpolicy replay chats.jsonl --rule always --rule thresholds:prefix=512,context=off
     otel-kvpolicy replay trace.jsonl.gz --l1 5000 --sweep
 
-    A TRACE is a file, plain or gzip, or a directory: JSON lines of Mooncake or Qwen-Bailian traces, OpenAI messages, LMCache's lookup-hash
-    log, recorded spans (OTLP JSON) or the decision log, told apart by what is in them.
+    TRACE is a file or a directory of files, plain or gzipped. Each file has JSON lines in one of
+    these formats, which replay recognizes by their content: Mooncake and Qwen-Bailian traces,
+    OpenAI messages, LMCache's lookup-hash log, recorded spans (OTLP JSON), or the decision log.
 
-    Exit codes: 0 done, 2 no trace or wrong usage.
+    Exit codes: 0 success, 1 an output file cannot be written, 2 no supported trace or wrong usage.
     """
     if model and kv_bytes_per_token:
-        raise click.UsageError("--model and --kv-bytes-per-token say the same: give one of them")
+        raise click.UsageError("pass either --model or --kv-bytes-per-token, not both")
     loaded = _load(traces, block_tokens, partial_blocks, warm_up)
-    _tell(loaded)
-    size = MODELS[model].bytes_per_token if model else kv_bytes_per_token
-    tiers = _tiers(loaded, l1, l2, gpu, size)
+    _print_notes(loaded)
+    kv_bytes = MODELS[model].bytes_per_token if model else kv_bytes_per_token
+    tiers = _tiers(loaded, l1, l2, gpu, kv_bytes)
     console = Console()
     console.print(trace_text(loaded), highlight=False)
     if sweeping:
         results = _sweep(console, loaded, tiers, jobs)
     else:
-        with _bar("simulating", len(rules) * len(tiers)) as advance:
+        with _progress_bar("simulating", len(rules) * len(tiers)) as advance:
             results = compare(
-                loaded.trace, rules, tiers, clients=clients, jobs=jobs, finished=_one(advance)
+                loaded.trace, rules, tiers, clients=clients, jobs=jobs, finished=_by_one(advance)
             )
         console.print(*result_tables(results, loaded.trace.unique_blocks), sep="")
     name = traces[0].name + (f" and {len(traces) - 1} more" if len(traces) > 1 else "")
@@ -171,7 +201,7 @@ def _load(
 ) -> Loaded:
     try:
         total = sum(path.stat().st_size for path in trace_files(traces))
-        with _bar("reading", total, counting=False) as advance:
+        with _progress_bar("reading", total, counting=False) as advance:
             return load(
                 traces,
                 block_tokens=block_tokens,
@@ -184,19 +214,13 @@ def _load(
         raise click.exceptions.Exit(NO_TRACE) from None
 
 
-def _tell(loaded: Loaded) -> None:
+def _print_notes(loaded: Loaded) -> None:
     for note in loaded.notes:
         click.echo(f"replay: {note}", err=True)
     if loaded.broken:
-        more = (
-            f" (the first {len(loaded.broken_lines)})"
-            if loaded.broken > len(loaded.broken_lines)
-            else ""
-        )
-        click.echo(
-            f"replay: {loaded.broken:,} broken {'line' if loaded.broken == 1 else 'lines'} passed over{more}:",
-            err=True,
-        )
+        lines, shown = "line" if loaded.broken == 1 else "lines", len(loaded.broken_lines)
+        first = f", the first {shown} are" if loaded.broken > shown else ""
+        click.echo(f"replay: skipped {loaded.broken:,} broken {lines}{first}:", err=True)
         for line in loaded.broken_lines:
             click.echo(f"  {line}", err=True)
 
@@ -208,23 +232,23 @@ def _tiers(
         return blocks_of(text, loaded.trace.block_tokens, kv_bytes_per_token)
 
     try:
-        asked = [blocks(text) for given in l1 for text in given.split(",")]
-        sizes = [
+        sizes = [blocks(text) for option in l1 for text in option.split(",")]
+        tiers = [
             Tiers(size, blocks(l2), blocks(gpu))
-            for size in asked or default_capacities(loaded.trace)
+            for size in sizes or default_capacities(loaded.trace)
         ]
     except SizeError as error:
         raise click.UsageError(str(error)) from None
-    return list(dict.fromkeys(sizes))
+    return list(dict.fromkeys(tiers))
 
 
 def _sweep(console: Console, loaded: Loaded, tiers: Sequence[Tiers], jobs: int) -> list[Result]:
-    tried = grid(loaded.trace)
-    with _bar("sweeping", len(tried) * len(tiers)) as advance:
-        found = sweep(loaded.trace, tiers, tried, jobs=jobs, finished=_one(advance))
-    console.print(best_table(found))
-    best = [result for each in found for result in (each.hits, each.writes)]
-    rules = list({str(each.rule): each.rule for each in best}.values())
+    candidates = grid(loaded.trace)
+    with _progress_bar("sweeping", len(candidates) * len(tiers)) as advance:
+        best_by_size = sweep(loaded.trace, tiers, candidates, jobs=jobs, finished=_by_one(advance))
+    console.print(best_table(best_by_size))
+    results = [result for best in best_by_size for result in (best.hits, best.writes)]
+    rules = list({str(result.rule): result.rule for result in results}.values())
     return compare(loaded.trace, rules, tiers, jobs=jobs)
 
 
@@ -236,13 +260,19 @@ def _write(path: Path, text: str) -> None:
     click.echo(f"replay: wrote {path}", err=True)
 
 
-def _one(advance: Callable[[int], None]) -> Finished:
+def _by_one(advance: Callable[[int], None]) -> Finished:
     return lambda: advance(1)
 
 
 @contextmanager
-def _bar(what: str, total: int, *, counting: bool = True) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, where that is a terminal."""
+def _progress_bar(
+    what: str, total: int, *, counting: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error if that is a terminal.
+
+    Yields:
+        A function that advances the bar.
+    """
     columns = [
         TextColumn("{task.description:>10}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Rules times capacities: what is simulated, by how many processes, and the rows that come of it."""
+"""Compare rules: simulate each rule at each capacity, and turn the results into rows."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..trace.trace import Trace
+from ..trace import Trace
 from .engine import Outcome, Tiers
 from .players import Rule
 
-_SHARES: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
+_DEFAULT_SHARES: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
 
-_WORTH_PROCESSES: Final = 250_000
-"""Requests to simulate below which other processes would take longer to start than to help."""
+_MIN_REQUESTS_FOR_PROCESSES: Final = 250_000
+"""Below this number of simulated requests, starting processes takes longer than it saves."""
 
 Finished = Callable[[], None]
-"""Told that one more simulation is over."""
+"""Called after each simulation."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one rule did to tiers of one size."""
+    """The outcome of one rule with one set of tiers."""
 
     rule: Rule
     tiers: Tiers
@@ -31,8 +31,8 @@ class Result:
 
 
 def default_capacities(trace: Trace) -> list[int]:
-    """L1 in chunks, from hard pressure to room for everything: shares of the trace's distinct chunks."""
-    return sorted({max(1, round(trace.unique_blocks * share)) for share in _SHARES})
+    """Return sizes of L1 in chunks, from 1/64 of the trace's distinct chunks up to all of them."""
+    return sorted({max(1, round(trace.unique_blocks * share)) for share in _DEFAULT_SHARES})
 
 
 def compare(
@@ -44,18 +44,19 @@ def compare(
     jobs: int = 1,
     finished: Finished | None = None,
 ) -> list[Result]:
-    """Simulates every rule with every set of tiers, each from a cold start.
+    """Simulate every rule with every set of tiers, starting with empty caches.
 
     Args:
         trace: the traffic.
-        rules: what decides.
-        sizes: of the tiers.
-        clients: processes that share the traffic and nothing else, for rules that learn.
-        jobs: processes that simulate, where there is enough to do.
-        finished: told of each simulation that is over.
+        rules: the rules to compare.
+        sizes: the sets of tiers.
+        clients: number of client processes that share the traffic. Each runs the rule with its own
+            state, which matters only for the adaptive rule.
+        jobs: number of processes that simulate, if there is enough work for several.
+        finished: called after each simulation.
 
     Returns:
-        By rule, and for each by size, in the order given.
+        One result per rule and set of tiers: all sizes of the first rule, then of the second.
     """
     pairs = [(rule, tiers) for rule in rules for tiers in sizes]
     results = []
@@ -69,18 +70,17 @@ def compare(
 def _outcomes(
     trace: Trace, pairs: Sequence[tuple[Rule, Tiers]], clients: int, jobs: int
 ) -> Iterator[Outcome]:
-    if jobs <= 1 or len(trace) * len(pairs) < _WORTH_PROCESSES:
-        yield from map(_Simulation(trace, clients), pairs)
+    if jobs <= 1 or len(trace) * len(pairs) < _MIN_REQUESTS_FOR_PROCESSES:
+        yield from map(_Simulator(trace, clients), pairs)
         return
-    context = multiprocessing.get_context(
-        "spawn"
-    )  # a fork would take the locks of the progress bar's thread along
-    with ProcessPoolExecutor(min(jobs, len(pairs)), context, _begin, (trace, clients)) as pool:
+    # Spawn, not fork: a forked process would inherit locks held by the progress bar's thread.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(pairs)), context, _init, (trace, clients)) as pool:
         yield from pool.map(_simulate, pairs)
 
 
-class _Simulation:
-    """Simulates over one trace; what of a rule does not depend on the capacity is worked out once."""
+class _Simulator:
+    """Simulates rules over one trace, and prepares each rule only once for all capacities."""
 
     def __init__(self, trace: Trace, clients: int) -> None:
         self._trace = trace
@@ -94,33 +94,35 @@ class _Simulation:
         return self._runners[str(rule)](tiers)
 
 
-_simulations: Final[list[_Simulation]] = []
-"""The one of a process that was started to simulate."""
+_worker: _Simulator | None = None
+"""The simulator of a worker process; ``None`` in the main process."""
 
 
-def _begin(trace: Trace, clients: int) -> None:
-    _simulations.append(_Simulation(trace, clients))
+def _init(trace: Trace, clients: int) -> None:
+    global _worker  # noqa: PLW0603 - a pool gives its workers no other place for state
+    _worker = _Simulator(trace, clients)
 
 
 def _simulate(pair: tuple[Rule, Tiers]) -> Outcome:
-    return _simulations[-1](pair)
+    assert _worker is not None
+    return _worker(pair)
 
 
 def row_of(result: Result) -> dict[str, Any]:
-    """A result as one flat row, for CSV and JSON. Ratios are 0 to 1."""
+    """Return a result as a flat row for CSV and JSON. Ratios are 0 to 1."""
     outcome, tiers = result.outcome, result.tiers
-    whole = outcome.input_tokens
+    tokens = outcome.input_tokens
     return {
         "rule": str(result.rule),
         "l1_chunks": tiers.l1,
         "l2_chunks": tiers.l2,
         "gpu_chunks": tiers.gpu,
         "requests": outcome.requests,
-        "input_tokens": whole,
+        "input_tokens": tokens,
         "hit_ratio": outcome.hit_rate,
-        "gpu_hit_ratio": outcome.gpu_tokens / whole if whole else 0.0,
-        "l1_hit_ratio": outcome.l1_tokens / whole if whole else 0.0,
-        "l2_hit_ratio": outcome.l2_tokens / whole if whole else 0.0,
+        "gpu_hit_ratio": outcome.gpu_tokens / tokens if tokens else 0.0,
+        "l1_hit_ratio": outcome.l1_tokens / tokens if tokens else 0.0,
+        "l2_hit_ratio": outcome.l2_tokens / tokens if tokens else 0.0,
         "chunks_written": outcome.written,
         "chunks_promoted": outcome.promoted,
         "l2_chunks_written": outcome.l2_written,

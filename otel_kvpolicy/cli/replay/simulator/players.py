@@ -1,11 +1,19 @@
-"""The rules that a replay compares, by the names the command line gives them.
+"""The rules that a replay compares, and the players that carry them out.
 
-``always``, ``never``; ``thresholds`` (the fixed rule, with settings); ``turns`` (prior turns alone); ``seen`` (a prefix is stored when it
-is asked for the second time, capped at it); ``adaptive`` (the learned rule; ``partial=true`` caps what it skips at the prefix seen before);
-``oracle`` (stores a call when a block that is missing now will be asked for again), ``oracle-cap`` (only as much of it as will be asked for
-again), and ``belady``. The last three know the future: they bound what a rule can do.
+A rule decides what a cache may store, which cache research calls an admission policy:
 
-A name may carry settings: ``thresholds:prefix=512,context=off,turns=2``.
+- ``always`` and ``never`` store every call or none.
+- ``thresholds`` is the fixed rule. It takes the thresholds as settings.
+- ``turns`` stores a call if it has enough model replies before it.
+- ``seen`` stores the part of a call that an earlier call had too.
+- ``adaptive`` is the adaptive rule. With ``partial=true``, it stores the part of a skipped call
+  that an earlier call had too.
+- ``oracle`` stores a call if a later call needs a block of it that is not cached now. It knows the
+  future.
+- ``oracle-cap`` does the same, but stores only the part that a later call needs.
+- ``belady`` is the best possible cache: it admits and evicts single blocks, and knows the future.
+
+On the command line a rule may have settings: ``thresholds:prefix=512,context=off,turns=2``.
 """
 
 from __future__ import annotations
@@ -20,15 +28,19 @@ from ....policy import ThresholdsRule
 from ....policy.adaptive.boundaries import TraceBoundaries
 from ....policy.adaptive.rule import DEFAULT_FLOOR, AdaptiveCall, AdaptiveRule
 from ....policy.thresholds import SETTINGS
-from ..trace.trace import CHARS_PER_TOKEN, Trace
+from ..trace import CHARS_PER_TOKEN, Trace
 from .engine import WHOLE, Outcome, Player, Tiers, play, play_belady
 
 OFF: Final = float(2**31 - 1)
-"""A threshold that no call reaches: its signal stores nothing."""
+"""A threshold that no call reaches, so that its signal has no effect."""
 
 
-class _Fixed:
-    """A rule whose verdict depends on the call alone."""
+class _FixedPlayer:
+    """Stores what a list says: its decision on a call depends on that call alone.
+
+    Args:
+        limits: for each request of the trace, the number of leading blocks to store.
+    """
 
     def __init__(self, limits: list[int]) -> None:
         self._limits = limits
@@ -37,27 +49,42 @@ class _Fixed:
         return self._limits[request]
 
     def answered(self, request: int, cached: int) -> None:
-        """Learns nothing."""
+        """Ignore the answer."""
 
 
-class _Oracle(_Fixed):
-    """Stores, whole or capped, what will be asked for again and is not there."""
+class _OraclePlayer(_FixedPlayer):
+    """Stores a call if a later call needs a block of it that is not cached now.
+
+    Args:
+        future: for each request, the number of leading blocks that a later request has too.
+        cap: store only these blocks, not the whole call.
+    """
 
     def __init__(self, future: list[int], *, cap: bool) -> None:
         super().__init__(future)
         self._cap = cap
 
     def limit(self, request: int, hit: int) -> int:
-        future = self._limits[request]
-        return 0 if future <= hit else future if self._cap else WHOLE
+        needed = self._limits[request]
+        if needed <= hit:
+            return 0
+        return needed if self._cap else WHOLE
 
 
-class _Adaptive:
-    """The learned rule behind ``clients`` processes that take turns and share nothing."""
+class _AdaptivePlayer:
+    """Asks the adaptive rule about each call, and reports each answer back to it.
+
+    Args:
+        trace: the traffic.
+        clients: number of client processes. Calls go to them in turn, and each has a rule of its
+            own that sees only its calls.
+        partial: store the part of a skipped call that an earlier call had too.
+        floor: the rule's setting of that name.
+    """
 
     def __init__(self, trace: Trace, *, clients: int, partial: bool, floor: float) -> None:
         self._trace = trace
-        self._chains = _chains(trace)
+        self._boundaries = _boundaries(trace)
         self._partial = partial
         self._now = 0.0
         size = trace.block_tokens
@@ -81,7 +108,7 @@ class _Adaptive:
         self._now = trace.times[request]
         client = self._clients[request % len(self._clients)]
         decision, call = client.decide(
-            trace.texts[request], trace.roles[request], self._chains[request]
+            trace.texts[request], trace.roles[request], self._boundaries[request]
         )
         self._call = call
         if not decision.skip_save:
@@ -102,18 +129,18 @@ class _Adaptive:
 
 
 @lru_cache(maxsize=4)
-def _chains(trace: Trace) -> list[TraceBoundaries]:
-    """Segments end where prompts part, as messages do."""
+def _boundaries(trace: Trace) -> list[TraceBoundaries]:
+    """Return the boundaries of each prompt: the ends of its segments, where prompts diverge."""
     scale = trace.block_tokens * CHARS_PER_TOKEN
-    chains = []
+    boundaries = []
     for request, path in enumerate(trace.paths):
         ends = list(accumulate(trace.segment_blocks[segment] for segment in path))
         seen = trace.seen_blocks[request]
         parent = (
             ends.index(seen) - len(ends) if seen and trace.texts[request].history_turns else None
         )
-        chains.append(TraceBoundaries(path, [blocks * scale for blocks in ends], parent))
-    return chains
+        boundaries.append(TraceBoundaries(path, [blocks * scale for blocks in ends], parent))
+    return boundaries
 
 
 def _always(trace: Trace, _: Mapping[str, float]) -> list[int]:
@@ -146,7 +173,7 @@ def _thresholds(trace: Trace, settings: Mapping[str, float]) -> list[int]:
     ]
 
 
-_FIXED: Final[Mapping[str, Callable[[Trace, Mapping[str, float]], list[int]]]] = {
+_FIXED_LIMITS: Final[Mapping[str, Callable[[Trace, Mapping[str, float]], list[int]]]] = {
     "always": _always,
     "never": _never,
     "thresholds": _thresholds,
@@ -165,18 +192,18 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "oracle-cap": (),
     "belady": (),
 }
-"""The rules and the settings that each takes."""
+"""The settings of each rule."""
 
 DEFAULT_RULES: Final = ("always", "never", "thresholds", "adaptive", "turns", "oracle", "belady")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule and its settings.
+    """A rule with its settings.
 
     Attributes:
         name: a key of :data:`RULES`.
-        settings: numbers by setting.
+        settings: values by setting name; settings that are left out have their defaults.
     """
 
     name: str
@@ -190,11 +217,13 @@ class Rule:
         return f"{self.name}:{settings}" if settings else self.name
 
     def runner(self, trace: Trace, *, clients: int = 1) -> Callable[[Tiers], Outcome]:
-        """What simulates this rule over ``trace``; what does not depend on the capacity is worked out once.
+        """Return a function that simulates this rule over ``trace`` with the tiers it is given.
+
+        Work that does not depend on the capacity is done once, here.
 
         Args:
             trace: the traffic.
-            clients: processes that share it, for rules that learn.
+            clients: number of client processes; see :func:`~.comparison.compare`.
         """
         if self.name == "belady":
             return lambda tiers: play_belady(trace, tiers)
@@ -203,46 +232,48 @@ class Rule:
 
     def _player(self, trace: Trace, clients: int) -> Callable[[], Player]:
         if self.name == "adaptive":
-            partial, floor = (
-                bool(self.settings.get("partial", 0)),
-                self.settings.get("floor", DEFAULT_FLOOR),
-            )
-            return lambda: _Adaptive(trace, clients=clients, partial=partial, floor=floor)
+            partial = bool(self.settings.get("partial", 0))
+            floor = self.settings.get("floor", DEFAULT_FLOOR)
+            return lambda: _AdaptivePlayer(trace, clients=clients, partial=partial, floor=floor)
         if self.name.startswith("oracle"):
-            return lambda: _Oracle(trace.future_blocks, cap=self.name == "oracle-cap")
+            return lambda: _OraclePlayer(trace.future_blocks, cap=self.name == "oracle-cap")
         limits = self.limits(trace)
-        return lambda: _Fixed(limits)
+        return lambda: _FixedPlayer(limits)
 
     def limits(self, trace: Trace) -> list[int]:
-        """Of a rule whose verdict depends on the call alone: the leading blocks of each request that it stores.
+        """Return how many leading blocks of each request the rule stores.
 
         Raises:
-            KeyError: the rule learns, or knows the future.
+            KeyError: the rule's decision does not depend on the call alone.
         """
-        return _FIXED[self.name](trace, self.settings)
+        return _FIXED_LIMITS[self.name](trace, self.settings)
 
 
 def parse_rule(text: str) -> Rule:
-    """``thresholds:prefix=512,turns=2`` as a rule.
+    """Parse a rule, such as ``thresholds:prefix=512,turns=2``.
 
     Raises:
-        ValueError: there is no such rule or setting, or its value is no number.
+        ValueError: the rule or a setting is unknown, or a value is not a number.
     """
-    name, _, given = text.strip().partition(":")
+    name, _, settings_text = text.strip().partition(":")
     if name not in RULES:
-        raise ValueError(f"no rule {name!r}: there are {', '.join(RULES)}")
+        raise ValueError(f"unknown rule {name!r}: choose from {', '.join(RULES)}")
     settings: dict[str, float] = {}
-    for pair in filter(None, given.split(",")):
+    for pair in filter(None, settings_text.split(",")):
         key, _, value = pair.partition("=")
         if key not in RULES[name]:
-            raise ValueError(
-                f"{name} has no setting {key!r}: it takes {', '.join(RULES[name]) or 'none'}"
-            )
-        try:
-            number = {"true": 1.0, "false": 0.0, "off": OFF}.get(value.lower())
-            settings[key] = float(value) if number is None else number
-        except ValueError:
-            raise ValueError(f"{name}: {key}={value!r} is no number") from None
-        if not 0 <= settings[key] < float("inf"):
-            raise ValueError(f"{name}: {key} must be a finite number of at least 0")
+            allowed = f"it takes {', '.join(RULES[name])}" if RULES[name] else "it takes none"
+            raise ValueError(f"rule {name} has no setting {key!r}: {allowed}")
+        settings[key] = _number(name, key, value)
     return Rule(name, settings)
+
+
+def _number(rule: str, key: str, value: str) -> float:
+    words = {"true": 1.0, "false": 0.0, "off": OFF}
+    try:
+        number = words[value.lower()] if value.lower() in words else float(value)
+    except ValueError:
+        raise ValueError(f"rule {rule}: {key}={value!r} is not a number") from None
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"rule {rule}: {key} must be a finite number of at least 0")
+    return number

@@ -1,4 +1,4 @@
-"""How large a tier is: chunks, or bytes of KV cache, which a model spends so many of on each token."""
+"""Tier sizes, in chunks or in bytes (via the model's KV bytes per token)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 
 class SizeError(ValueError):
-    """A size that cannot be told in chunks; the text says why."""
+    """The text is not a size, or it cannot be converted to chunks."""
 
 
 @dataclass(frozen=True)
 class KVShape:
-    """What of a model's ``config.json`` decides how large its KV cache is.
+    """The dimensions of a model that determine the size of its KV cache.
 
     Attributes:
-        layers: ``num_hidden_layers``.
+        layers: ``num_hidden_layers`` in the model's ``config.json``.
         kv_heads: ``num_key_value_heads``.
         head_dim: ``head_dim``.
-        element_bytes: bytes of a number: 2 for bfloat16.
+        element_bytes: bytes per number; 2 for bfloat16.
     """
 
     layers: int
@@ -29,7 +29,7 @@ class KVShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """A key and a value vector for each KV head of each layer."""
+        """KV bytes of one token: a key and a value vector for each KV head of each layer."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.element_bytes
 
 
@@ -42,32 +42,36 @@ MODELS: Final = {
     "qwen3-30b-a3b": KVShape(48, 4, 128),
     "qwen3-32b": KVShape(64, 8, 128),
 }
-"""Shapes from the models' own ``config.json``, in bfloat16. Models whose layers differ (sliding windows, Mamba, MLA) are not here: their
-KV is not so many bytes for each token, and ``--kv-bytes-per-token`` takes what vLLM logs for them."""
+"""Shapes from each model's ``config.json``, in bfloat16.
+
+Models with different kinds of layers (sliding windows, Mamba, MLA) are left out, because their KV
+size per token is not constant. For those, pass ``--kv-bytes-per-token`` with the value that vLLM
+logs.
+"""
 
 _UNITS: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(chunks|[kmgt]ib)?", re.IGNORECASE)
 
 
 def blocks_of(text: str, block_tokens: int, kv_bytes_per_token: int | None) -> int:
-    """A size as a number of chunks.
+    """Convert a size to a number of chunks, rounded down.
 
     Args:
-        text: ``5000`` or ``5000chunks``; ``64GiB`` (also KiB, MiB, TiB).
-        block_tokens: tokens of a chunk.
-        kv_bytes_per_token: bytes of KV for a token; ``None`` where nobody said.
+        text: ``5000`` or ``5000chunks``, or ``64GiB`` (also KiB, MiB, TiB).
+        block_tokens: tokens in a chunk.
+        kv_bytes_per_token: KV bytes of one token, or ``None`` if unknown.
 
     Raises:
-        SizeError: the text is no size, or bytes cannot be turned into chunks.
+        SizeError: the text is not a size, or the KV bytes per token are needed and unknown.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise SizeError(f"{text!r} is no size: give chunks (5000) or bytes (64GiB)")
-    amount, unit = float(found[1]), (found[2] or "chunks").lower()
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise SizeError(f"{text!r} is not a size: give chunks (5000) or bytes (64GiB)")
+    amount, unit = float(match[1]), (match[2] or "chunks").lower()
     if unit == "chunks":
         if not amount.is_integer():
-            raise SizeError(f"{text!r}: chunks are whole")
+            raise SizeError(f"{text!r}: the number of chunks must be a whole number")
         return int(amount)
     if kv_bytes_per_token is None:
-        raise SizeError(f"{text}: give --model or --kv-bytes-per-token to turn bytes into chunks")
+        raise SizeError(f"{text}: a size in bytes needs --model or --kv-bytes-per-token")
     return int(amount * _UNITS[unit] / (kv_bytes_per_token * block_tokens))

@@ -1,4 +1,4 @@
-"""The best thresholds for a capacity, by trying a grid of them."""
+"""Find the best thresholds for each capacity by trying a grid of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 from typing import Final
 
 from ....policy.signals import estimate
-from ..trace.trace import CHARS_PER_TOKEN, Trace
+from ..trace import CHARS_PER_TOKEN, Trace
 from .comparison import Finished, Result, compare
 from .engine import Tiers
 from .players import OFF, Rule
@@ -18,16 +18,17 @@ _CONTEXT: Final = (1024, 2048, 4096, 8192, 16384, 32768, OFF)
 _TURNS: Final = (1, 2, 4, OFF)
 
 _TOLERANCE: Final = 0.005
-"""Hit rate that fewer writes may cost: half a point."""
+"""Hit rate that fewer writes may cost: half a percentage point."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """What a sweep found for one capacity.
+    """The best thresholds for one capacity.
 
     Attributes:
-        hits: the thresholds with the highest hit rate, and of those the fewest writes.
-        writes: the thresholds with the fewest writes, within half a point of the best hit rate.
+        hits: result with the highest hit rate; of several, that with the fewest writes.
+        writes: result with the fewest writes among those within half a percentage point of the
+            highest hit rate.
     """
 
     hits: Result
@@ -64,22 +65,22 @@ def sweep(
     jobs: int = 1,
     finished: Finished | None = None,
 ) -> list[Best]:
-    """Tries ``rules`` at each capacity.
+    """Try ``rules`` with each set of tiers and return the best of them for each.
 
     Args:
         trace: the traffic.
-        sizes: of the tiers.
-        rules: what :func:`grid` gave.
-        jobs: processes that simulate.
-        finished: told of each simulation that is over.
+        sizes: the sets of tiers.
+        rules: the rules to try, from :func:`grid`.
+        jobs: number of processes that simulate.
+        finished: called after each simulation.
     """
     results = compare(trace, rules, sizes, jobs=jobs, finished=finished)
-    return [_best(results[at :: len(sizes)]) for at in range(len(sizes))]
+    return [_best(results[index :: len(sizes)]) for index in range(len(sizes))]
 
 
 def _best(results: list[Result]) -> Best:
-    hits = max(results, key=lambda each: (each.outcome.hit_rate, -each.outcome.written))
-    enough = [
-        each for each in results if each.outcome.hit_rate >= hits.outcome.hit_rate - _TOLERANCE
-    ]
-    return Best(hits, min(enough, key=lambda each: (each.outcome.written, -each.outcome.hit_rate)))
+    hits = max(results, key=lambda result: (result.outcome.hit_rate, -result.outcome.written))
+    least = hits.outcome.hit_rate - _TOLERANCE
+    enough = [result for result in results if result.outcome.hit_rate >= least]
+    writes = min(enough, key=lambda result: (result.outcome.written, -result.outcome.hit_rate))
+    return Best(hits, writes)

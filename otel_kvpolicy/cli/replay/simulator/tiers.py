@@ -1,6 +1,7 @@
 """Cache tiers over the segments of a trace: LRU, and Belady's optimum with bypass.
 
-Both evict the deepest block of a prefix first, so that what they hold can always be reached from the start of a prompt.
+Both evict the deepest block of a prefix first, so that every cached block can be reached from the
+start of a prompt.
 """
 
 from __future__ import annotations
@@ -9,59 +10,57 @@ import heapq
 from collections import OrderedDict
 from typing import Final
 
-from ..trace.trace import NEVER, Trace
+from ..trace import NEVER, Trace
 
 UNBOUNDED: Final = 2**62
-"""A capacity that nothing fills."""
+"""A capacity that is never exceeded."""
 
 
 class LruTier:
     """An LRU cache of prefix blocks.
 
     Args:
-        trace: whose segments it holds.
-        capacity: blocks it has room for.
+        trace: the trace whose segments it stores.
+        capacity: number of blocks it has room for.
 
     Attributes:
-        written: blocks written so far.
-        evicted: blocks evicted so far.
-        dead: blocks evicted that were never read after they were written.
+        written: number of blocks written so far.
+        evicted: number of blocks evicted so far.
+        dead: number of blocks evicted that were never read after they were written.
     """
 
     def __init__(self, trace: Trace, capacity: int) -> None:
         self.capacity = capacity
         self.written = self.evicted = self.dead = 0
         self._lengths = trace.segment_blocks
-        self._held = [0] * len(self._lengths)  # leading blocks of each segment
-        self._read = [0] * len(
-            self._lengths
-        )  # of those, how many were read since they were written
-        self._order: OrderedDict[int, None] = (
-            OrderedDict()
-        )  # least recent, and within a request deepest, first
+        # Number of leading blocks of each segment that are cached, and that were read since.
+        self._held = [0] * len(self._lengths)
+        self._read = [0] * len(self._lengths)
+        # Least recently used first; within a request, deepest first.
+        self._order: OrderedDict[int, None] = OrderedDict()
         self._size = 0
 
     def lookup(self, path: tuple[int, ...]) -> int:
-        """Leading blocks of ``path`` that are held; changes nothing."""
+        """Return how many leading blocks of ``path`` are cached, without reading them."""
         held, lengths = self._held, self._lengths
         blocks = 0
         for segment in path:
-            found = held[segment]
-            blocks += found
-            if found != lengths[segment]:
+            in_segment = held[segment]
+            blocks += in_segment
+            if in_segment != lengths[segment]:
                 break
         return blocks
 
     def access(self, path: tuple[int, ...], hit: int, limit: int) -> int:
-        """Reads the ``hit`` leading blocks and writes what is missing of the first ``limit``.
+        """Read the ``hit`` leading blocks, and write those missing from the first ``limit``.
 
         Args:
             path: the request's segments.
-            hit: what :meth:`lookup` said.
-            limit: leading blocks that are to be held afterwards, if they fit.
+            hit: the result of :meth:`lookup`.
+            limit: number of leading blocks to hold afterwards, if they fit.
 
         Returns:
-            Blocks written.
+            The number of blocks written.
         """
         held, read, order = self._held, self._read, self._order
         touched = 0
@@ -81,7 +80,7 @@ class LruTier:
     def _write(self, path: tuple[int, ...], touched: int, hit: int, limit: int) -> int:
         held, lengths, order = self._held, self._lengths, self._order
         for segment in path[:touched]:
-            order.move_to_end(segment)  # out of the way of the eviction
+            order.move_to_end(segment)  # protects it from the eviction below
         room = self.capacity - hit
         wanted = limit - hit
         count = min(wanted, room)
@@ -90,20 +89,21 @@ class LruTier:
         self.written += count
         left = count
         deepest = touched
-        for at in range(max(touched - 1, 0), len(path)):
+        for depth in range(max(touched - 1, 0), len(path)):
             if left <= 0:
                 break
-            segment = path[at]
+            segment = path[depth]
             added = min(left, lengths[segment] - held[segment])
             held[segment] += added
             left -= added
             if added:
                 order[segment] = None
-                deepest = at + 1
+                deepest = depth + 1
         for segment in reversed(path[:deepest]):
             order.move_to_end(segment)
         if wanted > room > 0:
-            # Longer than the whole cache: looking for room, it finds only its own last block, and cannot follow on what it dropped.
+            # The prompt is longer than the cache. The next block could only evict the block before
+            # it, after which nothing can follow.
             self._drop(path[deepest - 1], 1)
         return count
 
@@ -128,17 +128,19 @@ class LruTier:
 
     @property
     def unread(self) -> int:
-        """Blocks held that were never read after they were written."""
+        """Number of cached blocks that were never read after they were written."""
         return sum(self._held[segment] - self._read[segment] for segment in self._order)
 
 
 class BeladyTier:
-    """What a cache that knows the future would hold.
+    """A cache that knows the future: Belady's optimum with bypass.
 
-    It evicts what is needed last, and does not take in what is needed later still or never.
+    It evicts the block whose next use is furthest away, and does not admit a block whose next use
+    is further away still. It works on the leaves of the trie. The arguments and counters are those
+    of :class:`LruTier`.
 
-    L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966; with bypass, over the
-    leaves of the trie. Takes and counts the same as :class:`LruTier`, but needs to be told which request it is.
+    Source: L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM
+    Systems Journal 5(2), 1966.
     """
 
     def __init__(self, trace: Trace, capacity: int) -> None:
@@ -150,24 +152,27 @@ class BeladyTier:
         self._read = [0] * len(self._lengths)
         self._parent = [-1] * len(self._lengths)
         self._children = [0] * len(self._lengths)
-        self._due = [0] * len(self._lengths)
-        self._leaves: list[
-            tuple[int, int]
-        ] = []  # (-next use, segment); stale entries are passed over
+        self._due = [0] * len(self._lengths)  # next use of each segment
+        # A heap of (-next use, segment). Stale entries stay in it and are skipped.
+        self._leaves: list[tuple[int, int]] = []
         self._size = 0
 
     def access(self, path: tuple[int, ...], request: int) -> tuple[int, int]:
-        """Reads what is held of ``path`` and takes in what is worth it.
+        """Read the cached blocks of ``path``, and admit those that are worth it.
+
+        Args:
+            path: the request's segments.
+            request: index in the trace.
 
         Returns:
-            Leading blocks that were held, and blocks written.
+            The number of leading blocks that were cached, and the number of blocks written.
         """
         uses = self._next_use[request]
         hit, start = self._read_held(path, uses)
         written = 0
-        for at in range(start, len(path)):
-            segment = path[at]
-            count = self._take(segment, path[at - 1] if at else -1, uses[at])
+        for depth in range(start, len(path)):
+            segment = path[depth]
+            count = self._admit(segment, path[depth - 1] if depth else -1, uses[depth])
             written += count
             if self._held[segment] < self._lengths[segment]:
                 break
@@ -175,19 +180,23 @@ class BeladyTier:
         return hit, written
 
     def _read_held(self, path: tuple[int, ...], uses: tuple[int, ...]) -> tuple[int, int]:
-        """Blocks of ``path`` that are held, and the place of the first segment that is not held whole."""
+        """Read the cached blocks of ``path``.
+
+        Returns:
+            Their number, and the depth of the first segment that is not completely cached.
+        """
         hit = 0
-        for at, segment in enumerate(path):
+        for depth, segment in enumerate(path):
             held = self._held[segment]
             if held:
                 hit += held
                 self._read[segment] = held
-                self._update(segment, uses[at])
+                self._update(segment, uses[depth])
             if held < self._lengths[segment]:
-                return hit, at
+                return hit, depth
         return hit, len(path)
 
-    def _take(self, segment: int, parent: int, due: int) -> int:
+    def _admit(self, segment: int, parent: int, due: int) -> int:
         if due == NEVER:
             return 0
         wanted = self._lengths[segment] - self._held[segment]
@@ -238,5 +247,5 @@ class BeladyTier:
 
     @property
     def unread(self) -> int:
-        """Blocks held that were never read after they were written."""
+        """Number of cached blocks that were never read after they were written."""
         return sum(map(int.__sub__, self._held, self._read))

@@ -1,4 +1,4 @@
-"""One line of a trace -> requests, for each kind of trace that replay reads. Told apart by what is in them, not by name."""
+"""The trace formats that replay reads: recognize a line and turn it into requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,34 +18,36 @@ from .trace import CHARS_PER_TOKEN, Request
 _CONVERSATION_KEYS: Final = ("traj", "conversation", "conversations")
 
 _START_SECONDS: Final = 5.0
+"""Assumed time between the starts of two conversations that have no timestamps."""
 _TURN_SECONDS: Final = 15.0
-"""Conversations without times are taken to start so far apart, and to wait so long between their calls."""
+"""Assumed time between two calls of one conversation."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of trace.
+    """A trace format.
 
     Attributes:
-        name: for people.
-        read: one document, and the number of those read before it, -> requests. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for
-            one that is broken.
-        block_tokens: tokens of a block where the format fixes them; ``None`` where they are to be told or found out.
-        note: what is assumed of the traffic, where the format does not say all that a simulation needs.
+        name: display name.
+        matches: whether a document is in this format.
+        read: yields the requests in a document. Its second argument is the number of documents read
+            before. Raises ``ValueError``, ``KeyError`` or ``TypeError`` if the document is broken.
+        block_tokens: tokens in a block if the format fixes them, otherwise ``None``.
+        note: assumptions about the traffic, if the format lacks facts that a simulation needs.
     """
 
     name: str
+    matches: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Mapping[str, Any], int], Iterator[Request]]
     block_tokens: int | None = None
     note: str = ""
-    marks: Callable[[Mapping[str, Any]], bool] = field(default=lambda _: False)
 
 
 def format_of(document: Any) -> Format | None:
-    """The format that a parsed line is in; ``None`` for what is none of them."""
+    """Return the format of a parsed line, or ``None`` if replay does not support it."""
     if not isinstance(document, Mapping):
         return None
-    return next((each for each in FORMATS if each.marks(document)), None)
+    return next((format_ for format_ in FORMATS if format_.matches(document)), None)
 
 
 def _count(value: Any, what: str) -> int:
@@ -55,7 +57,7 @@ def _count(value: Any, what: str) -> int:
         or not math.isfinite(value)
         or value < 0
     ):
-        raise ValueError(f"{what} is {value!r}, not a count")
+        raise ValueError(f"{what} must be a count, not {value!r}")
     return int(value)
 
 
@@ -63,13 +65,13 @@ def _seconds(value: Any) -> float:
     if isinstance(value, str):
         return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"timestamp is {value!r}, not a time")
+        raise ValueError(f"timestamp must be a time, not {value!r}")
     return float(value)
 
 
 def _blocks(value: Any) -> list[int | str]:
-    if not isinstance(value, list) or not all(type(each) in {int, str} for each in value):
-        raise ValueError("its hashes are not a list of numbers or strings")
+    if not isinstance(value, list) or not all(type(item) in {int, str} for item in value):
+        raise ValueError("the hashes must be a list of integers or strings")
     return value
 
 
@@ -77,11 +79,14 @@ def _role(document: Mapping[str, Any], *keys: str) -> str | None:
     return next((document[key] for key in keys if isinstance(document.get(key), str)), None)
 
 
-def _mooncake(document: Mapping[str, Any], at: int) -> Iterator[Request]:
-    """Mooncake's traces: times in milliseconds. Derived ones may add ``turns``, ``system_tokens`` and ``class``."""
+def _mooncake(document: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Read a line of a Mooncake trace, whose times are in milliseconds.
+
+    Derived traces may add ``turns``, ``system_tokens`` and ``class``.
+    """
     turns, system = document.get("turns"), document.get("system_tokens")
     yield Request(
-        time=_seconds(document.get("timestamp", at * 1000)) / 1000,
+        time=_seconds(document.get("timestamp", index * 1000)) / 1000,
         input_tokens=_count(document["input_length"], "input_length"),
         output_tokens=_count(document.get("output_length", 0), "output_length"),
         blocks=_blocks(document["hash_ids"]),
@@ -91,10 +96,13 @@ def _mooncake(document: Mapping[str, Any], at: int) -> Iterator[Request]:
     )
 
 
-def _bailian(document: Mapping[str, Any], at: int) -> Iterator[Request]:
-    """Alibaba's Qwen-Bailian traces: times in seconds, turns from 1, each block hashed by itself."""
+def _bailian(document: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Read a line of Alibaba's Qwen-Bailian traces.
+
+    Times are in seconds, turns count from 1, and each block is hashed by itself.
+    """
     yield Request(
-        time=_seconds(document.get("timestamp", at)),
+        time=_seconds(document.get("timestamp", index)),
         input_tokens=_count(document["input_length"], "input_length"),
         output_tokens=_count(document.get("output_length", 0), "output_length"),
         blocks=_blocks(document["hash_ids"]),
@@ -103,12 +111,15 @@ def _bailian(document: Mapping[str, Any], at: int) -> Iterator[Request]:
     )
 
 
-def _lmcache(document: Mapping[str, Any], at: int) -> Iterator[Request]:
-    """LMCache's lookup-hash log (``--lookup-hash-log-dir``): times in seconds, one hash for each full chunk."""
+def _lmcache(document: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Read a line of LMCache's lookup-hash log (``--lookup-hash-log-dir``).
+
+    Times are in seconds, and there is one hash per full chunk.
+    """
     chunks = _blocks(document["chunk_hashes"])
     size = _count(document["chunk_size"], "chunk_size")
     yield Request(
-        time=_seconds(document.get("timestamp", at)),
+        time=_seconds(document.get("timestamp", index)),
         input_tokens=max(_count(document.get("seq_len", 0), "seq_len"), len(chunks) * size),
         output_tokens=0,
         blocks=chunks,
@@ -116,18 +127,22 @@ def _lmcache(document: Mapping[str, Any], at: int) -> Iterator[Request]:
     )
 
 
-_key: Final = secrets.token_bytes(16)
+_HASH_KEY: Final = secrets.token_bytes(16)
+"""Random per process, so that nobody can test a hash against a guessed prompt."""
+
+_TEXT_BLOCK: Final = 256
+"""Tokens in a block, for formats whose blocks are hashed or made up here."""
 
 
-def _hashed(text: str, block_tokens: int) -> list[int]:
-    """Chained hashes of the text's full blocks, under a key that is forgotten: no content stays."""
-    size = block_tokens * CHARS_PER_TOKEN
+def _block_hashes(text: str) -> list[int]:
+    """Return chained hashes of the full blocks of ``text``; the text itself is not kept."""
+    size = _TEXT_BLOCK * CHARS_PER_TOKEN
     chain, blocks = b"", []
     for start in range(0, len(text) - size + 1, size):
         digest = hashlib.blake2b(
             text[start : start + size].encode("utf-8", "surrogatepass"),
             digest_size=8,
-            key=_key,
+            key=_HASH_KEY,
             salt=chain[:16],
         )
         chain = digest.digest()
@@ -135,13 +150,10 @@ def _hashed(text: str, block_tokens: int) -> list[int]:
     return blocks
 
 
-_TEXT_BLOCK: Final = 256
-
-
 def _rendered(message: Any) -> tuple[str, str]:
-    """Whose a message is, and its text as it would reach a prompt."""
+    """Return the role of a message, and its text as it would stand in a prompt."""
     if not isinstance(message, Mapping):
-        raise TypeError(f"a message is a {type(message).__name__}")
+        raise TypeError(f"a message must be an object, not a {type(message).__name__}")
     role = message.get("role", message.get("from"))
     if not isinstance(role, str):
         raise TypeError("a message has no role")
@@ -157,30 +169,31 @@ def _rendered(message: Any) -> tuple[str, str]:
     return role, f"<{role}>{text}{json.dumps(calls, ensure_ascii=False) if calls else ''}\n"
 
 
-def _conversation(document: Mapping[str, Any], at: int) -> Iterator[Request]:
-    """OpenAI messages: a conversation, each reply of which is a call, or one request, which ends before the reply.
+def _conversation(document: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Read OpenAI messages: a conversation, or the body of one request.
 
-    Tokens are taken for four characters each.
+    In a conversation each reply stands for one call. Messages that do not end with a reply are the
+    body of one request. A token counts as four characters.
     """
     key = next((key for key in _CONVERSATION_KEYS if key in document), "messages")
     messages = document[key]
     if not isinstance(messages, list) or not messages:
-        raise ValueError(f"{key} is no list of messages")
+        raise ValueError(f"{key} must be a list of messages")
     rendered = [_rendered(message) for message in messages]
     tools = document.get("tools")
     texts = [json.dumps(tools, ensure_ascii=False) + "\n"] if tools else [""]
     texts += [text for _, text in rendered]
-    blocks = _hashed("".join(texts), _TEXT_BLOCK)
+    blocks = _block_hashes("".join(texts))
     roles = [role for role, _ in rendered]
-    head = next((place for place, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
-    replies = [place for place, role in enumerate(roles) if role in {*REPLY_ROLES, "gpt"}]
+    head = next((i for i, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
+    replies = [i for i, role in enumerate(roles) if role in {*REPLY_ROLES, "gpt"}]
     calls = (
         [len(roles)]
         if key == "messages" and (not replies or replies[-1] != len(roles) - 1)
         else replies
     )
     start = document.get("timestamp", document.get("created", document.get("created_at")))
-    begin = at * _START_SECONDS if start is None else _seconds(start)
+    begin = index * _START_SECONDS if start is None else _seconds(start)
     for number, end in enumerate(calls):
         tokens = sum(map(len, texts[: end + 1])) // CHARS_PER_TOKEN
         yield Request(
@@ -202,8 +215,8 @@ def _is_otlp(document: Mapping[str, Any]) -> bool:
     return any(key in document for key in ("resourceSpans", "resource_spans", "batches"))
 
 
-def _spans(document: Mapping[str, Any], at: int) -> Iterator[Request]:
-    """OTLP JSON lines with spans of ours."""
+def _spans(document: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Read a line of OTLP JSON; spans without a decision are left out."""
     from ...spans.otlp import spans_of
 
     for span in spans_of(document):
@@ -211,12 +224,12 @@ def _spans(document: Mapping[str, Any], at: int) -> Iterator[Request]:
             yield _recorded(span.attributes, (span.started or 0) / 1e9, span.trace_id, span.service)
 
 
-def _log_entry(document: Mapping[str, Any], at: int) -> Iterator[Request]:
-    """A line of our decision log."""
+def _log_entry(document: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Read a line of the decision log (``KV_CACHE_DECISION_LOG``)."""
     attributes = document["attributes"]
     if isinstance(attributes, Mapping) and names.DECISION in attributes:
         service = document.get("service")
-        trace = document["trace_id"] or f"line {at}"
+        trace = document["trace_id"] or f"line {index}"
         yield _recorded(
             attributes,
             _seconds(document["timestamp"]),
@@ -228,7 +241,11 @@ def _log_entry(document: Mapping[str, Any], at: int) -> Iterator[Request]:
 def _recorded(
     attributes: Mapping[str, Any], time: float, trace_id: str, service: str | None
 ) -> Request:
-    """A recorded call. It carries no content: what it shares with others is assumed, as the format's note says."""
+    """Return the request of a recorded call.
+
+    The record has no content, so the blocks that it shares with other calls are assumed; see
+    :data:`_RECORDED_NOTE`.
+    """
     counted = attributes.get(names.USAGE_INPUT_TOKENS)
     estimate = _count(attributes.get(names.SIGNAL_TOTAL_TOKENS, 0), names.SIGNAL_TOTAL_TOKENS)
     tokens = estimate if counted is None else _count(counted, names.USAGE_INPUT_TOKENS)
@@ -237,10 +254,12 @@ def _recorded(
     group = attributes.get(names.CONVERSATION_ID) or trace_id
     head = min(prefix, tokens) // _TEXT_BLOCK
     shared: list[int | str] = [
-        f"{service}/{agent}/{attributes.get(names.REQUEST_MODEL)}/{prefix}/{at}"
-        for at in range(head)
+        f"{service}/{agent}/{attributes.get(names.REQUEST_MODEL)}/{prefix}/{block}"
+        for block in range(head)
     ]
-    own: list[int | str] = [f"{group}/{prefix}/{at}" for at in range(head, tokens // _TEXT_BLOCK)]
+    own: list[int | str] = [
+        f"{group}/{prefix}/{block}" for block in range(head, tokens // _TEXT_BLOCK)
+    ]
     return Request(
         time=time,
         input_tokens=tokens,
@@ -255,27 +274,30 @@ def _recorded(
 
 
 _RECORDED_NOTE: Final = (
-    "recorded calls carry no content: calls of one agent with a system prompt of one length are taken to share it, calls of one "
-    "conversation or trace to continue each other"
+    "recorded calls have no content: replay assumes that calls by one agent with equally long"
+    " system prompts share them, and that calls in one conversation or trace continue each other"
+)
+
+_CONVERSATION_NOTE: Final = (
+    "conversations are hashed with four characters per token; conversations without timestamps are"
+    f" assumed to start {_START_SECONDS:g} seconds apart and to make a call every"
+    f" {_TURN_SECONDS:g} seconds"
 )
 
 FORMATS: Final = (
-    Format("recorded spans (OTLP JSON lines)", _spans, _TEXT_BLOCK, _RECORDED_NOTE, marks=_is_otlp),
-    Format("decision log", _log_entry, _TEXT_BLOCK, _RECORDED_NOTE, marks=_is_log_entry),
-    Format(
-        "Qwen-Bailian", _bailian, 16, marks=lambda line: "hash_ids" in line and "chat_id" in line
-    ),
-    Format("Mooncake", _mooncake, None, marks=lambda line: "hash_ids" in line),
-    Format("LMCache lookup hashes", _lmcache, None, marks=lambda line: "chunk_hashes" in line),
+    Format("recorded spans (OTLP JSON lines)", _is_otlp, _spans, _TEXT_BLOCK, _RECORDED_NOTE),
+    Format("decision log", _is_log_entry, _log_entry, _TEXT_BLOCK, _RECORDED_NOTE),
+    Format("Qwen-Bailian", lambda line: "hash_ids" in line and "chat_id" in line, _bailian, 16),
+    Format("Mooncake", lambda line: "hash_ids" in line, _mooncake),
+    Format("LMCache lookup hashes", lambda line: "chunk_hashes" in line, _lmcache),
     Format(
         "OpenAI messages",
-        _conversation,
-        _TEXT_BLOCK,
-        "conversations are hashed here, four characters to a token; without times they are taken to start five seconds apart and to make a "
-        "call every fifteen",
-        marks=lambda line: any(
+        lambda line: any(
             isinstance(line.get(key), list) for key in (*_CONVERSATION_KEYS, "messages")
         ),
+        _conversation,
+        _TEXT_BLOCK,
+        _CONVERSATION_NOTE,
     ),
 )
-"""The traces that replay reads, the most particular first."""
+"""The supported formats, the most specific first: the first one that matches a document is used."""

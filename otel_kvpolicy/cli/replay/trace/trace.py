@@ -1,11 +1,14 @@
-"""A trace in memory: who asked when, how long the prompt was, and which prefix blocks it was made of.
+"""A trace in memory: for each request its time, its length, and the prefix blocks of its prompt.
 
-Prefix blocks form a trie. What is kept of it is its *segments*: runs of blocks that every request in the trace has either all or none of. A
-cache that drops the deepest block of the least recent request first always holds a leading part of a segment, so that simulating segments
-gives block for block what simulating blocks would, in a fraction of the steps.
+The prefix blocks of all requests form a trie. A trace keeps only the trie's *segments*: a segment
+is a run of blocks of which every request has either all or none. A cache that evicts the deepest
+block of the least recently used request first always holds a leading part of a segment. Simulating
+segments therefore gives the same result, block for block, as simulating single blocks, in a
+fraction of the steps.
 
-Memory: 4 bytes for each block of each request and about 250 bytes for each distinct block while reading; afterwards 8 bytes for each
-segment of each request. Requests are taken one by one and not kept.
+Memory while reading: 4 bytes per block of each request, and about 250 bytes per distinct block.
+Memory afterwards: 8 bytes per segment of each request. Requests are added one at a time and are
+not kept.
 """
 
 from __future__ import annotations
@@ -20,24 +23,25 @@ import numpy.typing as npt
 from ....policy import CallText
 
 NEVER: Final = 2**31 - 1
-"""Index of a request that does not come."""
+"""Stands for the index of a request that never comes."""
 
 CHARS_PER_TOKEN: Final = 4
-"""Traces count tokens, rules count characters: so many stand for one token, as in the rules' own default."""
+"""Characters per token, as in the rules' default: traces count tokens, rules count characters."""
 
 
 class Request(NamedTuple):
     """One request of a trace.
 
     Attributes:
-        time: when it came, in seconds since any point.
-        input_tokens: tokens of the prompt.
-        output_tokens: tokens of the answer.
-        blocks: one hashable id for each prefix block, the last of which may be partial. An id need only tell apart blocks that follow the
-            same blocks.
-        turns: model replies before it; ``None`` where the trace does not say.
-        prefix_tokens: tokens of its stable prefix (system prompt and tools); ``None`` where the trace does not say.
-        role: kind of call (agent, role, request type); ``None`` where the trace does not say.
+        time: arrival time in seconds, from any starting point.
+        input_tokens: tokens in the prompt.
+        output_tokens: tokens in the answer.
+        blocks: one hashable id per prefix block; the last block may be partial. Two blocks need
+            different ids only if they follow the same blocks.
+        turns: model replies in the prompt, or ``None`` if the trace does not have them.
+        prefix_tokens: tokens in the stable prefix (system prompt and tools), or ``None`` if the
+            trace does not have them.
+        role: kind of call (agent, role, request type), or ``None`` if the trace does not have it.
     """
 
     time: float
@@ -50,23 +54,26 @@ class Request(NamedTuple):
 
 
 class Trace:
-    """What rules and simulators read. Made by :class:`TraceBuilder`.
+    """Traffic as rules and simulators read it. Build one with :class:`TraceBuilder`.
+
+    A block is the unit in which the cache stores a prompt; LMCache calls it a chunk. Lists that
+    describe requests are in the order of arrival.
 
     Attributes:
-        block_tokens: tokens of a full block.
-        times: seconds, one for each request.
+        block_tokens: tokens in a full block.
+        times: arrival time of each request, in seconds.
         input_tokens: prompt tokens of each request.
         output_tokens: answer tokens of each request.
-        texts: each request as the rules see it, in characters.
-        roles: each request's kind.
+        texts: size of each part of each prompt, in characters, as the rules see it.
+        roles: kind of each request.
         paths: segments of each request, from the start of the prompt.
-        seen_blocks: leading blocks of each request that an earlier one had too.
-        future_blocks: leading blocks of each request that a later one asks for again.
+        seen_blocks: number of leading blocks of each request that an earlier request had too.
+        future_blocks: number of leading blocks of each request that a later request has too.
         next_use: for each segment of each path, the next request that has it, or :data:`NEVER`.
-        segment_blocks: length of each segment.
-        block_counts: blocks of each request.
-        unique_blocks: blocks that differ.
-        first_counted: the first request that counts; those before it only fill the cache.
+        segment_blocks: number of blocks in each segment.
+        block_counts: number of blocks in each request.
+        unique_blocks: number of distinct blocks.
+        first_counted: index of the first request that counts. Earlier requests only warm the cache.
         input_total: prompt tokens of the requests that count.
     """
 
@@ -102,7 +109,7 @@ class Trace:
             )
             for path, uses in zip(paths, self.next_use, strict=True)
         ]
-        self.seen_blocks = _seen(paths, segment_blocks)
+        self.seen_blocks = _seen_blocks(paths, segment_blocks)
         self.first_counted = first_counted
         self.input_total = sum(input_tokens[first_counted:])
 
@@ -112,60 +119,61 @@ class Trace:
 
 def _next_use(paths: list[tuple[int, ...]], segments: int) -> list[tuple[int, ...]]:
     upcoming = [NEVER] * segments
-    found: list[tuple[int, ...]] = []
-    for at in range(len(paths) - 1, -1, -1):
-        path = paths[at]
-        found.append(tuple(map(upcoming.__getitem__, path)))
+    uses: list[tuple[int, ...]] = []
+    for request in range(len(paths) - 1, -1, -1):
+        path = paths[request]
+        uses.append(tuple(map(upcoming.__getitem__, path)))
         for segment in path:
-            upcoming[segment] = at
-    found.reverse()
-    return found
+            upcoming[segment] = request
+    uses.reverse()
+    return uses
 
 
-def _seen(paths: list[tuple[int, ...]], segment_blocks: list[int]) -> list[int]:
-    known = bytearray(len(segment_blocks))
-    seen = []
+def _seen_blocks(paths: list[tuple[int, ...]], segment_blocks: list[int]) -> list[int]:
+    seen = bytearray(len(segment_blocks))
+    counts = []
     for path in paths:
         blocks = 0
         for segment in path:
-            if known[segment]:
+            if seen[segment]:
                 blocks += segment_blocks[segment]
-            known[segment] = 1
-        seen.append(blocks)
-    return seen
+            seen[segment] = 1
+        counts.append(blocks)
+    return counts
 
 
 def _guess_turns(paths: list[tuple[int, ...]], segment_blocks: list[int]) -> list[int]:
-    """Turns, for traces that do not say.
+    """Guess the turns of each request, for traces that do not have them.
 
-    A request that shares more than its first block (which all requests with one system prompt share) with an earlier one is taken for the
-    next turn of the latest of these.
+    A request that shares more than one block with earlier requests counts as the next turn of the
+    latest of them. One shared block is not enough: it may be a common system prompt.
     """
     latest = [-1] * len(segment_blocks)
     turns: list[int] = []
-    for at, path in enumerate(paths):
+    for request, path in enumerate(paths):
         blocks, guess = 0, 0
         for segment in path:
             blocks += segment_blocks[segment]
-            before = latest[segment]
-            if before >= 0 and blocks > 1:
-                guess = turns[before] + 1
-            latest[segment] = at
+            previous = latest[segment]
+            if previous >= 0 and blocks > 1:
+                guess = turns[previous] + 1
+            latest[segment] = request
         turns.append(guess)
     return turns
 
 
 class TraceBuilder:
-    """Takes requests one by one.
+    """Builds a trace from requests that are added one at a time.
 
     Args:
-        block_tokens: tokens of a full block.
-        full_blocks_only: leaves a partial last block out, as LMCache does; ``False`` keeps it, as ``kvcache-simulator`` does.
+        block_tokens: tokens in a full block.
+        full_blocks_only: drop a partial last block, as LMCache does. ``False`` keeps it, as
+            ``kvcache-simulator`` does.
     """
 
     def __init__(self, block_tokens: int, *, full_blocks_only: bool = True) -> None:
         if block_tokens < 1:
-            raise ValueError(f"a block has at least one token, not {block_tokens}")
+            raise ValueError(f"block_tokens must be at least 1, not {block_tokens}")
         self.block_tokens = block_tokens
         self._full_only = full_blocks_only
         self._names: dict[int | str, int] = {}
@@ -181,7 +189,7 @@ class TraceBuilder:
         self._roles: list[str | None] = []
 
     def add(self, request: Request) -> None:
-        """Takes one more request, in any order."""
+        """Add a request. The order does not matter."""
         blocks: Sequence[int | str] = request.blocks
         if self._full_only:
             blocks = blocks[: request.input_tokens // self.block_tokens]
@@ -198,9 +206,9 @@ class TraceBuilder:
         return len(self._times)
 
     def _walk(self, blocks: Sequence[int | str]) -> None:
-        """Adds a request's blocks to the trie."""
+        """Add the blocks of one request to the trie."""
         names, children, parents, nodes = self._names, self._children, self._parents, self._nodes
-        node = 0  # the root; others count from 1
+        node = 0  # the root; other nodes are numbered from 1
         for block in blocks:
             name = names.setdefault(block, len(names))
             edge = node << 31 | name
@@ -212,10 +220,10 @@ class TraceBuilder:
             node = child
 
     def build(self, *, warm_up: float = 0.0) -> Trace:
-        """The trace, in the order of the requests' times; the builder is used up.
+        """Return the trace, with the requests in order of time. Do not use the builder after this.
 
         Args:
-            warm_up: share of the requests, 0 to 1, that fill the cache before any is counted.
+            warm_up: share of the requests, 0 to 1, that only warm the cache and do not count.
         """
         self._names.clear()
         self._children.clear()
@@ -223,29 +231,33 @@ class TraceBuilder:
         order = np.argsort(
             np.frombuffer(self._times) if len(self) else np.empty(0), kind="stable"
         ).tolist()
-        paths = [paths[at] for at in order]
-        guessed = _guess_turns(paths, segment_blocks)
+        paths = [paths[index] for index in order]
+        guesses = _guess_turns(paths, segment_blocks)
         turns = [
-            guess if self._turns[at] < 0 else self._turns[at]
-            for at, guess in zip(order, guessed, strict=True)
+            guess if self._turns[index] < 0 else self._turns[index]
+            for index, guess in zip(order, guesses, strict=True)
         ]
         return Trace(
             block_tokens=self.block_tokens,
-            times=[self._times[at] for at in order],
-            input_tokens=[self._input[at] for at in order],
-            output_tokens=[self._output[at] for at in order],
+            times=[self._times[index] for index in order],
+            input_tokens=[self._input[index] for index in order],
+            output_tokens=[self._output[index] for index in order],
             texts=[
-                _text(self._input[at], replies, self._prefix[at], self.block_tokens)
-                for at, replies in zip(order, turns, strict=True)
+                _text(self._input[index], replies, self._prefix[index], self.block_tokens)
+                for index, replies in zip(order, turns, strict=True)
             ],
-            roles=[self._roles[at] for at in order],
+            roles=[self._roles[index] for index in order],
             paths=paths,
             segment_blocks=segment_blocks,
             first_counted=int(len(paths) * warm_up),
         )
 
     def _segments(self) -> tuple[list[tuple[int, ...]], list[int]]:
-        """Joins nodes into segments. A node's only child was made right after it, by the same request: segments are runs of numbers."""
+        """Join the nodes of the trie into segments.
+
+        If a node has one child and no request ends at the node, the same request added the child
+        right after it. A segment is therefore a run of consecutive node numbers.
+        """
         if not len(self._nodes):
             return [() for _ in self._ends], []
         parents = np.frombuffer(self._parents, dtype=np.int32)
@@ -254,7 +266,7 @@ class TraceBuilder:
         last: npt.NDArray[np.bool_] = np.bincount(parents, minlength=len(parents) + 1) != 1
         last[0] = True
         starts = np.concatenate(([0], ends[:-1]))
-        last[nodes[ends[ends > starts] - 1]] = True  # a request ends here, and another may go on
+        last[nodes[ends[ends > starts] - 1]] = True  # another request may continue
         first = last[parents]
         segment_of = np.cumsum(first) - 1
         lengths = np.bincount(segment_of)
@@ -269,12 +281,16 @@ class TraceBuilder:
 
 
 def _text(tokens: int, turns: int, prefix: int, block_tokens: int) -> CallText:
-    """A request as the rules see it: what is known of its parts, the rest as history (with turns) or as the user's (without)."""
-    known = min(max(prefix, 0), tokens)
-    rest = (tokens - known) * CHARS_PER_TOKEN
+    """Return the sizes of a prompt's parts as the rules see them.
+
+    What does not belong to the stable prefix counts as the user's message, or, in a conversation
+    with turns, as history except for one last block.
+    """
+    prefix = min(max(prefix, 0), tokens)
+    rest = (tokens - prefix) * CHARS_PER_TOKEN
     new = min(rest, block_tokens * CHARS_PER_TOKEN) if turns else rest
     return CallText(
-        prefix_chars=known * CHARS_PER_TOKEN,
+        prefix_chars=prefix * CHARS_PER_TOKEN,
         history_chars=rest - new,
         user_chars=new,
         history_turns=turns,
@@ -288,7 +304,7 @@ def build_trace(
     full_blocks_only: bool = True,
     warm_up: float = 0.0,
 ) -> Trace:
-    """The trace of ``requests``; see :class:`TraceBuilder`."""
+    """Build a trace from ``requests``; for the arguments see :class:`TraceBuilder`."""
     builder = TraceBuilder(block_tokens, full_blocks_only=full_blocks_only)
     for request in requests:
         builder.add(request)

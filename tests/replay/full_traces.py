@@ -1,0 +1,46 @@
+"""Where the full public traces are. They are not part of this repository.
+
+Imports nothing but pytest, so that ``tests/conftest.py`` can use it in every environment.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
+CODING = "kv_cache_tester_claude_code_60sessions_blk256.jsonl.gz"
+AIRLINE = "tau_bench_gpt4o_airline_trajectories.jsonl.gz"
+
+VARIABLE = "KVPOLICY_TRACES"
+FOLDER = Path(os.environ.get(VARIABLE) or Path(__file__).parents[3] / "shared" / "data")
+
+
+def full_trace_path(name: str) -> Path:
+    """Return the path of a full trace. Skip the test if the trace is missing.
+
+    In CI the test fails instead if ``KVPOLICY_TRACES`` promises the traces.
+    """
+    path = FOLDER / name
+    if not path.exists():
+        if os.environ.get("CI") and os.environ.get(VARIABLE):
+            pytest.fail(f"{VARIABLE}={FOLDER}, but this folder has no {name}", pytrace=False)
+        pytest.skip(f"no full trace: set {VARIABLE} to a folder that has {name}")
+    return path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were skipped because a full trace is missing."""
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", ())
+        if VARIABLE in str(report.longrepr)
+    ]
+    if skipped:
+        terminalreporter.section("full traces")
+        terminalreporter.line(
+            f"{len(skipped)} tests were skipped because {FOLDER} lacks the full public traces."
+            f" Set {VARIABLE} to a folder that has them; see tests/data/traces/SOURCES.md."
+        )
