@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from otel_kvpolicy.dashboards import files
+from dashboards.source.build import files
 
 FILES = files()
 DASHBOARDS: dict[str, dict[str, Any]] = {

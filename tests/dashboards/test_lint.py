@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from dashboards.source import limits
+from dashboards.source import panels as generator
+from dashboards.source.queries import NAMES_STATES
 from otel_kvpolicy.cli.explain.command import command as explain
-from otel_kvpolicy.dashboards import limits
-from otel_kvpolicy.dashboards import panels as generator
-from otel_kvpolicy.dashboards.queries import NAMES_STATES
 
 from .built import DASHBOARDS, RULES, is_prometheus, panels
 

@@ -23,9 +23,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from dashboards.source.queries import DASHBOARD, NAMES_STATES
+from dashboards.source.rules import CORRELATIONS
 from otel_kvpolicy import series as servers
-from otel_kvpolicy.dashboards.queries import DASHBOARD, NAMES_STATES
-from otel_kvpolicy.dashboards.rules import CORRELATIONS
 from otel_kvpolicy.standin import CHUNK_TOKENS, StandIn
 from otel_kvpolicy.telemetry import names
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dashboards.source.queries import label
 from otel_kvpolicy import series as servers
-from otel_kvpolicy.dashboards.queries import label
 from otel_kvpolicy.telemetry import names
 from otel_kvpolicy.telemetry.names import Metric
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.source import limits
 from otel_kvpolicy import series as servers
-from otel_kvpolicy.dashboards import limits
 from otel_kvpolicy.telemetry import names
 
 from .built import FILES, RULES

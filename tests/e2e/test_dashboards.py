@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_kvpolicy.dashboards.queries import NAMES_STATES
+from dashboards.source.queries import NAMES_STATES
 
 from ..dashboards.built import fill, panel_queries
 from ..dashboards.live import App, Prometheus, target, until

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .. import series as servers
+from otel_kvpolicy import series as servers
+
 from . import limits
 from .common import ALERTS, HOST, UID_HOST
 from .panels import JSON, Panel, Query, Row, Threshold, dashboard, stat, text, timeseries

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .. import series as servers
-from ..series import Series
-from ..telemetry import names
-from ..telemetry.names import Metric
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.series import Series
+from otel_kvpolicy.telemetry import names
+from otel_kvpolicy.telemetry.names import Metric
 
 SENT: Final = "applied|caller"
 """Hint outcomes with which the server has been told."""

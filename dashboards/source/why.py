@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .. import series as servers
-from ..telemetry import names
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.telemetry import names
+
 from .common import AGENT, ALERTS, DECISION, EXPLAIN, MODEL, SERVICE, UID_WHY
 from .panels import (
     JSON,

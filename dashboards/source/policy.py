@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..telemetry import names
+from otel_kvpolicy.telemetry import names
+
 from .common import AGENT, ALERTS, MODEL, SERVICE, TO_REJECTED, TO_SKIPPED, TO_TRACES, UID_POLICY
 from .panels import (
     JSON,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from ..telemetry import names
+from otel_kvpolicy.telemetry import names
+
 from .queries import label
 
 JSON = dict[str, Any]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .. import series as servers
-from ..telemetry import names
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.telemetry import names
+
 from . import limits
 from .common import AGENT, ALERTS, CHUNK, HOST, MODEL, SERVICE, TO_SKIPPED, UID_TIERS
 from .panels import (

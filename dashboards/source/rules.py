@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .. import series as servers
-from ..telemetry import names
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.telemetry import names
+
 from . import limits
 from .queries import LMCACHE_JOB, SKIP_SENT, Scope, equals, label
 from .queries import RULES as ALL

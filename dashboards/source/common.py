@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .. import series as servers
-from ..telemetry import names
+from otel_kvpolicy import series as servers
+from otel_kvpolicy.telemetry import names
+
 from .panels import Choice, Link, Variable, explore
 from .queries import label
 
