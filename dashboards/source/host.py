@@ -1,30 +1,36 @@
-"""Dashboard "GB10 host": what the machine under vLLM and LMCache has left."""
+"""Dashboard "GB10 host": the resources of the machine that runs vLLM and LMCache."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from otel_kvpolicy import series as servers
+from otel_kvpolicy import series
+from otel_kvpolicy.series import Series
 
 from . import limits
 from .common import ALERTS, HOST, UID_HOST
-from .panels import JSON, Panel, Query, Row, Threshold, dashboard, stat, text, timeseries
-from .queries import DASHBOARD as ALL
+from .layout import dashboard
+from .model import JSON, Panel, Query, Row, Threshold
+from .panels import stat, text, timeseries
+from .queries import SELECTED
 
-NO_NODE: Final = "no node_exporter to read"
-NO_GPU: Final = "no dcgm-exporter to read"
-NO_VLLM: Final = "no vLLM to read"
-_VIRTUAL: Final = 'device!~"lo|veth.*|docker.*|br-.*"'
-_PARTS: Final = 'device!~"loop.*|dm-.*|ram.*"'
-_REAL: Final = 'fstype!~"tmpfs|ramfs|squashfs|devtmpfs"'
+NO_NODE: Final = "no node_exporter metrics"
+NO_GPU: Final = "no dcgm-exporter metrics"
+NO_VLLM: Final = "no vLLM metrics"
+_NO_VIRTUAL_NETWORKS: Final = 'device!~"lo|veth.*|docker.*|br-.*"'
+_NO_VIRTUAL_DISKS: Final = 'device!~"loop.*|dm-.*|ram.*"'
+_NO_VIRTUAL_FILE_SYSTEMS: Final = 'fstype!~"tmpfs|ramfs|squashfs|devtmpfs"'
+_BY_DEVICE: Final = ("instance", "device")
 
 
 def build() -> JSON:
-    """The dashboard."""
+    """Return the dashboard."""
     return dashboard(
         UID_HOST,
         "GB10 host",
-        "Unified memory, GPU, vLLM's queue and the disk and network of L2, on the host of vLLM and LMCache.",
+        "Unified memory, GPU, vLLM's queue, and the disk and network of L2, on the host of vLLM and"
+        " LMCache.",
         [
             Row("Memory", _memory()),
             Row("GPU", _gpu()),
@@ -37,149 +43,139 @@ def build() -> JSON:
     )
 
 
-def _used() -> str:
-    return f"{ALL.select(servers.MEM_TOTAL)} - {ALL.select(servers.MEM_AVAILABLE)}"
-
-
 def _memory() -> list[Panel]:
+    total, available = SELECTED.select(series.MEM_TOTAL), SELECTED.select(series.MEM_AVAILABLE)
+    swap = f"{SELECTED.select(series.SWAP_TOTAL)} - {SELECTED.select(series.SWAP_FREE)}"
     return [
         stat(
-            "Memory left",
-            "MemAvailable: what CPU and GPU can still take without swapping. On a GB10 running out tends to freeze the host.",
+            "Available memory",
+            "MemAvailable: what the CPU and the GPU can still use without swapping. A GB10 that"
+            " runs out of memory tends to freeze.",
             "bytes",
-            [Query(f"min by (instance) ({ALL.select(servers.MEM_AVAILABLE)})", "{{instance}}")],
+            [Query(f"min by (instance) ({available})", "{{instance}}")],
             NO_NODE,
             base="red",
             thresholds=[Threshold(limits.MEMORY_LOW_BYTES, "green")],
             width=4,
         ),
         stat(
-            "Silent targets",
-            "Scrapes of this host that fail now. A target that is gone altogether is not counted; its panels have no data.",
+            "Failing scrapes",
+            "Scrapes of this host that fail now. A target that was removed is not counted; its"
+            " panels have no data.",
             "short",
-            [Query(f"sum by (job) ({ALL.select(servers.UP)} == bool 0)", "{{job}}")],
-            "no scrape of this host",
+            [Query(f"sum by (job) ({SELECTED.select(series.UP)} == bool 0)", "{{job}}")],
+            "no scrapes of this host",
             base="green",
-            thresholds=[Threshold(1, "red")],
+            thresholds=[Threshold(limits.ANY, "red")],
             width=14,
         ),
         text(
-            "One memory",
-            "CPU and GPU share one pool, so the GPU has no memory of its own to show (NVML does not support the query). "
-            "What vLLM, LMCache's L1 and everything else take comes out of the same figure.",
+            "No separate GPU memory",
+            "The CPU and the GPU share one memory, so there is no GPU memory to show (NVML does not"
+            " support the query). vLLM, LMCache's L1 and all other processes use the same pool.",
             width=6,
             height=4,
         ),
         timeseries(
             "Unified memory",
-            "In use is MemTotal less MemAvailable: weights, vLLM's KV pool, LMCache's L1 and all processes together; page cache "
-            "that can be dropped "
-            "counts as left. L1 is the part of it that LMCache holds.",
+            "In use is MemTotal minus MemAvailable: the weights, vLLM's KV pool, LMCache's L1 and"
+            " all processes together. Page cache that the kernel can drop counts as available.",
             "bytes",
             [
-                Query(f"sum({_used()})", "in use"),
-                Query(f"sum({ALL.select(servers.MEM_AVAILABLE)})", "left"),
-                Query(f"sum({ALL.select(servers.L1_BYTES)})", "of which LMCache L1"),
-                Query(
-                    f"sum({ALL.select(servers.SWAP_TOTAL)} - {ALL.select(servers.SWAP_FREE)})",
-                    "swap in use",
-                ),
+                Query(f"sum({total} - {available})", "in use"),
+                Query(f"sum({available})", "available"),
+                Query(f"sum({SELECTED.select(series.L1_BYTES)})", "in use by LMCache L1"),
+                Query(f"sum({swap})", "swap in use"),
             ],
             NO_NODE,
-            colours={
+            colors={
                 "in use": "blue",
-                "left": "green",
-                "of which LMCache L1": "purple",
+                "available": "green",
+                "in use by LMCache L1": "purple",
                 "swap in use": "red",
             },
             thresholds=[Threshold(limits.MEMORY_LOW_BYTES, "red")],
         ),
         timeseries(
             "Pressure",
-            "Share of time in which some task waited for memory, disk or CPU, and in which all waited for memory (PSI).",
+            "Share of time in which at least one task waited for memory, disk or CPU, and in which"
+            " all tasks waited for memory (PSI).",
             "percentunit",
             [
-                Query(ALL.rate(servers.MEM_PRESSURE, by=("instance",)), "{{instance}} memory"),
-                Query(
-                    ALL.rate(servers.MEM_STALLED, by=("instance",)),
-                    "{{instance}} memory, all stalled",
-                ),
-                Query(ALL.rate(servers.IO_PRESSURE, by=("instance",)), "{{instance}} disk"),
-                Query(ALL.rate(servers.CPU_PRESSURE, by=("instance",)), "{{instance}} CPU"),
+                _per_instance(series.MEM_PRESSURE, "memory"),
+                _per_instance(series.MEM_STALLED, "memory, all tasks"),
+                _per_instance(series.IO_PRESSURE, "disk"),
+                _per_instance(series.CPU_PRESSURE, "CPU"),
             ],
-            "no node_exporter to read, or a kernel without PSI",
+            "no node_exporter metrics, or a kernel without PSI",
             high=1,
             thresholds=[Threshold(limits.PRESSURE_HIGH, "orange")],
         ),
     ]
 
 
+def _per_instance(counter: Series, legend: str) -> Query:
+    return Query(SELECTED.rate(counter, by=("instance",)), f"{{{{instance}}}} {legend}")
+
+
 def _gpu() -> list[Panel]:
     return [
-        timeseries(
-            "GPU utilisation",
-            "Share of time in which a kernel ran. It does not say how much of the GPU was busy.",
+        _gpu_gauge(
+            "GPU utilization",
+            "Share of time in which a kernel ran. It does not show how much of the GPU was busy.",
             "percent",
-            [
-                Query(
-                    f"max by (instance, gpu) ({ALL.select(servers.GPU_UTIL)})",
-                    "{{instance}} GPU {{gpu}}",
-                )
-            ],
-            NO_GPU,
-            width=6,
+            series.GPU_UTIL,
             high=100,
         ),
-        timeseries(
-            "GPU power",
-            "Power the GPU draws.",
-            "watt",
-            [
-                Query(
-                    f"max by (instance, gpu) ({ALL.select(servers.GPU_POWER)})",
-                    "{{instance}} GPU {{gpu}}",
-                )
-            ],
-            NO_GPU,
-            width=6,
-        ),
-        timeseries(
+        _gpu_gauge("GPU power", "Power that the GPU draws.", "watt", series.GPU_POWER),
+        _gpu_gauge(
             "GPU temperature",
-            "GPU temperature.",
+            "Temperature of the GPU.",
             "celsius",
-            [
-                Query(
-                    f"max by (instance, gpu) ({ALL.select(servers.GPU_TEMP)})",
-                    "{{instance}} GPU {{gpu}}",
-                )
-            ],
-            NO_GPU,
-            width=6,
+            series.GPU_TEMP,
             thresholds=[Threshold(limits.GPU_HOT_CELSIUS, "red")],
         ),
-        timeseries(
+        _gpu_gauge(
             "GPU clock",
-            "SM clock; falls when power or heat limits it.",
+            "SM clock. It falls when power or heat limits it.",
             "hertz",
-            [
-                Query(
-                    f"max by (instance, gpu) ({ALL.select(servers.GPU_CLOCK)}) * 1e6",
-                    "{{instance}} GPU {{gpu}}",
-                )
-            ],
-            NO_GPU,
-            width=6,
+            series.GPU_CLOCK,
+            factor=" * 1e6",
         ),
     ]
 
 
+def _gpu_gauge(
+    title: str,
+    meaning: str,
+    unit: str,
+    gauge: Series,
+    *,
+    factor: str = "",
+    high: float | None = None,
+    thresholds: Sequence[Threshold] = (),
+) -> Panel:
+    expr = f"max by (instance, gpu) ({SELECTED.select(gauge)}){factor}"
+    return timeseries(
+        title,
+        meaning,
+        unit,
+        [Query(expr, "{{instance}} GPU {{gpu}}")],
+        NO_GPU,
+        width=6,
+        high=high,
+        thresholds=thresholds,
+    )
+
+
 def _vllm() -> list[Panel]:
+    running, waiting = SELECTED.select(series.RUNNING), SELECTED.select(series.WAITING)
     return [
         timeseries(
             "KV pool in use",
-            "Share of vLLM's KV blocks that running requests hold. Near 1 vLLM preempts.",
+            "Share of vLLM's KV blocks that running requests hold. Near 1, vLLM preempts requests.",
             "percentunit",
-            [Query(f"max by (instance) ({ALL.select(servers.KV_USAGE)})", "{{instance}}")],
+            [Query(f"max by (instance) ({SELECTED.select(series.KV_USAGE)})", "{{instance}}")],
             NO_VLLM,
             width=8,
             high=1,
@@ -187,11 +183,11 @@ def _vllm() -> list[Panel]:
         ),
         timeseries(
             "Requests",
-            "Requests being computed, and waiting.",
+            "Requests that run, and requests that wait.",
             "short",
             [
-                Query(f"sum by (instance) ({ALL.select(servers.RUNNING)})", "{{instance}} running"),
-                Query(f"sum by (instance) ({ALL.select(servers.WAITING)})", "{{instance}} waiting"),
+                Query(f"sum by (instance) ({running})", "{{instance}} running"),
+                Query(f"sum by (instance) ({waiting})", "{{instance}} waiting"),
             ],
             NO_VLLM,
             width=8,
@@ -199,9 +195,9 @@ def _vllm() -> list[Panel]:
         ),
         timeseries(
             "Preemptions",
-            "Requests thrown out of the KV pool per second, to be computed again.",
+            "Requests per second that vLLM removed from the KV pool, to compute them again later.",
             "ops",
-            [Query(ALL.rate(servers.PREEMPTIONS, by=("instance",)), "{{instance}}")],
+            [Query(SELECTED.rate(series.PREEMPTIONS, by=("instance",)), "{{instance}}")],
             NO_VLLM,
             width=8,
         ),
@@ -209,62 +205,48 @@ def _vllm() -> list[Panel]:
 
 
 def _l2() -> list[Panel]:
+    free = SELECTED.select(series.FS_FREE, _NO_VIRTUAL_FILE_SYSTEMS)
     return [
         timeseries(
             "Disk",
-            "Bytes per second read and written, by device: L2's traffic where its backend is a file system here.",
+            "Bytes read and written per second, by device. If L2's backend is a file system on this"
+            " host, its traffic is included.",
             "Bps",
             [
-                Query(
-                    ALL.rate(servers.DISK_READ, _PARTS, by=("instance", "device")),
-                    "{{instance}} {{device}} read",
-                ),
-                Query(
-                    ALL.rate(servers.DISK_WRITTEN, _PARTS, by=("instance", "device")),
-                    "{{instance}} {{device}} written",
-                ),
+                _per_device(series.DISK_READ, _NO_VIRTUAL_DISKS, " read"),
+                _per_device(series.DISK_WRITTEN, _NO_VIRTUAL_DISKS, " written"),
             ],
             NO_NODE,
         ),
         timeseries(
             "Disk busy",
-            "Share of time in which the device had work.",
+            "Share of time in which the device was busy.",
             "percentunit",
-            [
-                Query(
-                    ALL.rate(servers.DISK_BUSY, _PARTS, by=("instance", "device")),
-                    "{{instance}} {{device}}",
-                )
-            ],
+            [_per_device(series.DISK_BUSY, _NO_VIRTUAL_DISKS, "")],
             NO_NODE,
             high=1,
         ),
         timeseries(
             "Network",
-            "Bytes per second received and sent, by interface: L2's traffic where its backend is remote, beside everything else.",
+            "Bytes received and sent per second, by interface. If L2's backend is remote, its"
+            " traffic is included.",
             "Bps",
             [
-                Query(
-                    ALL.rate(servers.NET_RECEIVED, _VIRTUAL, by=("instance", "device")),
-                    "{{instance}} {{device}} received",
-                ),
-                Query(
-                    ALL.rate(servers.NET_SENT, _VIRTUAL, by=("instance", "device")),
-                    "{{instance}} {{device}} sent",
-                ),
+                _per_device(series.NET_RECEIVED, _NO_VIRTUAL_NETWORKS, " received"),
+                _per_device(series.NET_SENT, _NO_VIRTUAL_NETWORKS, " sent"),
             ],
             NO_NODE,
         ),
         timeseries(
-            "Disk space left",
-            "Bytes left on each file system.",
+            "Free disk space",
+            "Bytes free on each file system.",
             "bytes",
-            [
-                Query(
-                    f"min by (instance, mountpoint) ({ALL.select(servers.FS_FREE, _REAL)})",
-                    "{{instance}} {{mountpoint}}",
-                )
-            ],
+            [Query(f"min by (instance, mountpoint) ({free})", "{{instance}} {{mountpoint}}")],
             NO_NODE,
         ),
     ]
+
+
+def _per_device(counter: Series, matcher: str, suffix: str) -> Query:
+    expr = SELECTED.rate(counter, matcher, by=_BY_DEVICE)
+    return Query(expr, f"{{{{instance}}}} {{{{device}}}}{suffix}")

@@ -1,242 +1,19 @@
-"""A small generator of classic Grafana dashboards (schema version 39, Grafana 10.4 to 13): one function for each kind of panel.
+"""One function for each kind of panel.
 
-Everything a panel must have is a parameter without a default: title, meaning, unit, queries, and what no data means.
+Everything a panel must have is a parameter without a default: title, meaning, unit, queries, and
+what no data means.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import quote
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from otel_kvpolicy.telemetry import names
 
-from .queries import label
-
-JSON = dict[str, Any]
-
-PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
-TEMPO: Final = {"type": "tempo", "uid": "${tempo}"}
-GRID: Final = 24
-TAG: Final = "kvpolicy"
-
-COLOURS: Final[Mapping[str, str]] = {
-    "store": "blue",
-    "skip": "orange",
-    "skip ratio, calls": "dark-orange",
-    "skip ratio, tokens": "orange",
-    "skip sent, tokens": "orange",
-    "L1": "green",
-    "L2": "purple",
-    "L1 hit rate": "green",
-    "L2 hit rate": "purple",
-    "L1 + L2 hit rate": "blue",
-    "miss": "#808080",
-    "evicted": "red",
-    "evicted from L1": "red",
-    "evicted from L2": "purple",
-    "applied": "blue",
-    "observed": "yellow",
-    "caller": "purple",
-    "excluded_target": "#808080",
-    "rejected": "red",
-    "error": "dark-red",
-    "disabled": "semi-dark-yellow",
-}
-"""One colour for each meaning, on every dashboard; palette names and mid grey read well on light and on dark."""
-
-
-@dataclass(frozen=True)
-class Query:
-    """A query of a panel."""
-
-    expr: str
-    legend: str
-    exemplar: bool = False
-    heat: bool = False
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """From this value on, the colour."""
-
-    value: float
-    colour: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A panel before it is placed."""
-
-    body: JSON
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """A titled row of panels."""
-
-    title: str
-    panels: Sequence[Panel]
-    collapsed: bool = False
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A template variable that asks Prometheus for label values."""
-
-    name: str
-    label: str
-    query: str
-    meaning: str
-    regex: str = ""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A template variable with fixed values."""
-
-    name: str
-    label: str
-    values: Sequence[str]
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Link:
-    """A data link."""
-
-    title: str
-    url: str
-
-
-@dataclass
-class _Placer:
-    """Gives ids and positions: panels from left to right, a new line where the next does not fit."""
-
-    y: int = 0
-    next_id: int = 1
-    placed: list[JSON] = field(default_factory=list)
-
-    def row(self, row: Row) -> None:
-        head: JSON = {"type": "row", "title": row.title, "collapsed": row.collapsed, "panels": []}
-        self.placed.append(self._at(head, 0, GRID, 1))
-        self.y += 1
-        inside = list(self._lines(row.panels))
-        if row.collapsed:
-            head["panels"] = inside
-        else:
-            self.placed.extend(inside)
-
-    def _lines(self, panels: Sequence[Panel]) -> Iterator[JSON]:
-        x = line = 0
-        for panel in panels:
-            if x + panel.width > GRID:
-                self.y, x, line = self.y + line, 0, 0
-            yield self._at(dict(panel.body), x, panel.width, panel.height)
-            x, line = x + panel.width, max(line, panel.height)
-        self.y += line
-
-    def _at(self, body: JSON, x: int, width: int, height: int) -> JSON:
-        body["id"] = self.next_id
-        self.next_id += 1
-        body["gridPos"] = {"h": height, "w": width, "x": x, "y": self.y}
-        return body
-
-
-_NAME: Final = re.compile(r"(?:[a-zA-Z_][a-zA-Z0-9_:]*)(?=\{|\[)")
-
-
-def metric_names(exprs: Sequence[str]) -> list[str]:
-    """Names of the series that expressions select, in order of appearance."""
-    return list(dict.fromkeys(name for expr in exprs for name in _NAME.findall(expr)))
-
-
-def _describe(meaning: str, nothing: str, exprs: Sequence[str]) -> str:
-    found = metric_names(exprs)
-    source = f"\n\nFrom: {', '.join(f'`{name}`' for name in found)}." if found else ""
-    return f"{meaning}\n\nNo data: {nothing}{source}"
-
-
-def _targets(queries: Sequence[Query], *, instant: bool = False, table: bool = False) -> list[JSON]:
-    return [
-        {
-            "datasource": PROMETHEUS,
-            "editorMode": "code",
-            "exemplar": query.exemplar,
-            "expr": query.expr,
-            "format": "heatmap" if query.heat else "table" if table else "time_series",
-            "instant": instant,
-            "legendFormat": query.legend,
-            "range": not instant,
-            "refId": chr(ord("A") + index),
-        }
-        for index, query in enumerate(queries)
-    ]
-
-
-def _thresholds(steps: Sequence[Threshold], base: str) -> JSON:
-    # Grafana's own types insist on the null of the first step.
-    return {
-        "mode": "absolute",
-        "steps": [
-            {"color": base, "value": None},
-            *({"color": s.colour, "value": s.value} for s in steps),
-        ],
-    }
-
-
-_VALUES: Final[Mapping[str, Sequence[str]]] = {
-    label(names.DECISION): (names.STORE, names.SKIP),
-    label(names.HINT_OUTCOME): (
-        "applied",
-        "observed",
-        "caller",
-        "excluded_target",
-        "rejected",
-        "error",
-        "disabled",
-    ),
-}
-"""What a legend made of this label can read."""
-
-
-def _overrides(queries: Sequence[Query], extra: Mapping[str, str]) -> list[JSON]:
-    colours = {**COLOURS, **extra}
-    shown = [
-        *(query.legend for query in queries),
-        *(name for name in extra if name not in {query.legend for query in queries}),
-    ]
-    shown += [
-        value for key, values in _VALUES.items() for value in values if f"{{{{{key}}}}}" in shown
-    ]
-    return [
-        {
-            "matcher": {"id": "byName", "options": name},
-            "properties": [
-                {"id": "color", "value": {"fixedColor": colours[name], "mode": "fixed"}}
-            ],
-        }
-        for name in shown
-        if name in colours
-    ]
-
-
-def _body(kind: str, title: str, meaning: str, nothing: str, queries: Sequence[Query]) -> JSON:
-    return {
-        "type": kind,
-        "title": title,
-        "description": _describe(meaning, nothing, [query.expr for query in queries]),
-        "datasource": PROMETHEUS,
-    }
-
-
-def _links(links: Sequence[Link]) -> list[JSON]:
-    return [{"title": link.title, "url": link.url, "targetBlank": True} for link in links]
+from .common import COLORS, color_overrides
+from .model import JSON, PROMETHEUS, TEMPO, Link, Panel, Query, Threshold
 
 
 def timeseries(
@@ -244,7 +21,7 @@ def timeseries(
     meaning: str,
     unit: str,
     queries: Sequence[Query],
-    nothing: str,
+    no_data: str,
     *,
     width: int = 12,
     height: int = 8,
@@ -252,18 +29,33 @@ def timeseries(
     high: float | None = None,
     stack: bool = False,
     thresholds: Sequence[Threshold] = (),
-    colours: Mapping[str, str] | None = None,
+    colors: Mapping[str, str] | None = None,
     links: Sequence[Link] = (),
-    points: bool = False,
 ) -> Panel:
-    """Lines over time."""
-    body = _body("timeseries", title, meaning, nothing, queries)
+    """Return a graph over time.
+
+    Args:
+        title: title.
+        meaning: what the panel shows.
+        unit: Grafana's name of the unit.
+        queries: one or more series each.
+        no_data: what it means if there is no data.
+        width: columns of the grid.
+        height: rows of the grid.
+        low: lower end of the axis; None to fit the data.
+        high: upper end of the axis; None to fit the data.
+        stack: whether to stack the series.
+        thresholds: lines across the graph.
+        colors: colors by legend, in addition to the ones that all dashboards share.
+        links: what a click on a point offers.
+    """
+    body = _body("timeseries", title, meaning, no_data, queries)
     custom: JSON = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
         "lineWidth": 1 if stack else 2,
         "fillOpacity": 60 if stack else 8,
-        "showPoints": "always" if points else "auto",
+        "showPoints": "auto",
         "pointSize": 5,
         "spanNulls": False,
         "stacking": {"group": "A", "mode": "normal" if stack else "none"},
@@ -273,27 +65,19 @@ def timeseries(
     }
     defaults: JSON = {
         "unit": unit,
-        "noValue": nothing,
+        "noValue": no_data,
         "color": {"mode": "palette-classic"},
         "custom": custom,
         "mappings": [],
         "links": _links(links),
         "thresholds": _thresholds(thresholds, "blue"),
+        **_given(min=low, max=high),
     }
-    if low is not None:
-        defaults["min"] = low
-    if high is not None:
-        defaults["max"] = high
     body |= {
         "targets": _targets(queries),
-        "fieldConfig": {"defaults": defaults, "overrides": _overrides(queries, colours or {})},
+        "fieldConfig": {"defaults": defaults, "overrides": color_overrides(queries, colors or {})},
         "options": {
-            "legend": {
-                "displayMode": "table",
-                "placement": "bottom",
-                "showLegend": True,
-                "calcs": ["mean", "max", "lastNotNull"],
-            },
+            "legend": _legend("table", "mean", "max", "lastNotNull"),
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
     }
@@ -305,7 +89,7 @@ def stat(
     meaning: str,
     unit: str,
     queries: Sequence[Query],
-    nothing: str,
+    no_data: str,
     *,
     width: int = 4,
     height: int = 4,
@@ -316,43 +100,54 @@ def stat(
     states: Mapping[int, tuple[str, str]] | None = None,
     decimals: int | None = None,
     background: bool = False,
-    instant: bool = True,
-    by_name: bool = False,
 ) -> Panel:
-    """A number, or a state in words."""
-    body = _body("stat", title, meaning, nothing, queries)
+    """Return a single number, or a state in words.
+
+    Args:
+        title: title.
+        meaning: what the panel shows.
+        unit: Grafana's name of the unit.
+        queries: one number each.
+        no_data: what it means if there is no data.
+        width: columns of the grid.
+        height: rows of the grid.
+        low: smallest possible value.
+        high: largest possible value.
+        base: color below the first threshold.
+        thresholds: colors from a value up.
+        states: text and color that replace a value.
+        decimals: digits after the point.
+        background: whether to color the background instead of the number.
+    """
+    body = _body("stat", title, meaning, no_data, queries)
     mappings = []
     if states:
         options = {
-            str(value): {"text": words, "color": colour, "index": index}
-            for index, (value, (words, colour)) in enumerate(states.items())
+            str(value): {"text": words, "color": color, "index": index}
+            for index, (value, (words, color)) in enumerate(states.items())
         }
         mappings.append({"type": "value", "options": options})
-    defaults: JSON = {
-        "unit": unit,
-        "noValue": nothing,
-        "color": {"mode": "thresholds"},
-        "mappings": mappings,
-        "thresholds": _thresholds(thresholds, base),
-    }
-    for key, value in (("min", low), ("max", high), ("decimals", decimals)):
-        if value is not None:
-            defaults[key] = value
+    several = len(queries) > 1 or "{{" in queries[0].legend
     body |= {
-        "targets": _targets(queries, instant=instant),
+        "targets": _targets(queries, instant=True),
         "fieldConfig": {
-            "defaults": defaults,
-            "overrides": _overrides(queries, {}) if by_name else [],
+            "defaults": {
+                "unit": unit,
+                "noValue": no_data,
+                "color": {"mode": "thresholds"},
+                "mappings": mappings,
+                "thresholds": _thresholds(thresholds, base),
+                **_given(min=low, max=high, decimals=decimals),
+            },
+            "overrides": [],
         },
         "options": {
             "colorMode": "background" if background else "value",
-            "graphMode": "none" if instant else "area",
+            "graphMode": "none",
             "justifyMode": "auto",
             "orientation": "auto",
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-            "textMode": "value_and_name"
-            if len(queries) > 1 or "{{" in queries[0].legend
-            else "value",
+            "textMode": "value_and_name" if several else "value",
             "wideLayout": True,
         },
     }
@@ -364,20 +159,20 @@ def heatmap(
     meaning: str,
     unit: str,
     query: Query,
-    nothing: str,
+    no_data: str,
     *,
     width: int = 12,
     height: int = 8,
 ) -> Panel:
-    """A histogram's buckets over time."""
-    body = _body("heatmap", title, meaning, nothing, [query])
+    """Return a heatmap of a histogram's buckets over time; parameters as in `timeseries`."""
+    body = _body("heatmap", title, meaning, no_data, [query])
     body |= {
         "targets": _targets([query]),
         "fieldConfig": {
             "defaults": {
                 "custom": {"scaleDistribution": {"type": "linear"}},
                 "unit": unit,
-                "noValue": nothing,
+                "noValue": no_data,
             },
             "overrides": [],
         },
@@ -409,17 +204,18 @@ def xychart(
     meaning: str,
     unit: str,
     queries: Sequence[Query],
-    nothing: str,
+    no_data: str,
     *,
     width: int = 12,
     height: int = 9,
 ) -> Panel:
-    """The first query against the others, point by point in time.
+    """Return a scatter plot of the other queries over the first one; parameters as in `timeseries`.
 
-    Written in the options of Grafana 10.4; later ones migrate them, as long as the panel names no later plugin version.
+    It has the options of Grafana 10.4. Later versions migrate them, as long as the panel does not
+    name a later plugin version.
     """
     x, *ys = queries
-    body = _body("xychart", title, meaning, nothing, queries)
+    body = _body("xychart", title, meaning, no_data, queries)
     body |= {
         "pluginVersion": "10.4.0",
         "targets": _targets(queries),
@@ -429,7 +225,7 @@ def xychart(
                 "unit": unit,
                 "min": 0,
                 "max": 1,
-                "noValue": nothing,
+                "noValue": no_data,
                 "color": {"mode": "palette-classic"},
                 "custom": {
                     "show": "points",
@@ -438,7 +234,7 @@ def xychart(
                     "axisLabel": "",
                 },
             },
-            "overrides": _overrides(queries, {}),
+            "overrides": color_overrides(queries, {}),
         },
         "options": {
             "seriesMapping": "manual",
@@ -448,16 +244,11 @@ def xychart(
                     "name": y.legend,
                     "x": x.legend,
                     "y": y.legend,
-                    "pointColor": {"fixed": COLOURS[y.legend]},
+                    "pointColor": {"fixed": COLORS[y.legend]},
                 }
                 for y in ys
             ],
-            "legend": {
-                "displayMode": "list",
-                "placement": "bottom",
-                "showLegend": True,
-                "calcs": [],
-            },
+            "legend": _legend("list"),
             "tooltip": {"mode": "single", "sort": "none"},
         },
     }
@@ -468,23 +259,23 @@ def table(
     title: str,
     meaning: str,
     unit: str,
-    queries: Sequence[Query],
-    nothing: str,
+    query: Query,
+    no_data: str,
     *,
     width: int = 12,
     height: int = 8,
     links: Sequence[Link] = (),
 ) -> Panel:
-    """Labels and a number, one row for each series."""
-    body = _body("table", title, meaning, nothing, queries)
+    """Return a table of labels and a number, one row per series; parameters as in `timeseries`."""
+    body = _body("table", title, meaning, no_data, [query])
     body |= {
-        "targets": _targets(queries, instant=True, table=True),
+        "targets": _targets([query], instant=True, form="table"),
         "transformations": [
             {
                 "id": "organize",
                 "options": {
                     "excludeByName": {"Time": True},
-                    "renameByName": {"Value": queries[0].legend},
+                    "renameByName": {"Value": query.legend},
                 },
             }
         ],
@@ -492,7 +283,7 @@ def table(
             "defaults": {
                 "unit": unit,
                 "decimals": 0,
-                "noValue": nothing,
+                "noValue": no_data,
                 "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True},
                 "links": _links(links),
             },
@@ -501,7 +292,7 @@ def table(
         "options": {
             "showHeader": True,
             "cellHeight": "sm",
-            "sortBy": [{"displayName": queries[0].legend, "desc": True}],
+            "sortBy": [{"displayName": query.legend, "desc": True}],
         },
     }
     return Panel(body, width, height)
@@ -511,17 +302,20 @@ def traces(
     title: str,
     meaning: str,
     query: str,
-    nothing: str,
+    no_data: str,
     *,
     width: int = 24,
     height: int = 12,
     links: Sequence[Link] = (),
 ) -> Panel:
-    """A table of spans that Tempo finds."""
+    """Return a table of the spans that Tempo finds for a TraceQL query.
+
+    The links are offered on each trace ID; other parameters as in `timeseries`.
+    """
     body: JSON = {
         "type": "table",
         "title": title,
-        "description": _describe(meaning, nothing, []),
+        "description": _describe(meaning, no_data, []),
         "datasource": TEMPO,
         "targets": [
             {
@@ -537,7 +331,7 @@ def traces(
         "fieldConfig": {
             "defaults": {
                 "unit": "none",
-                "noValue": nothing,
+                "noValue": no_data,
                 "custom": {
                     "align": "auto",
                     "cellOptions": {"type": "auto", "wrapText": True},
@@ -545,21 +339,12 @@ def traces(
                 },
             },
             "overrides": [
-                {
-                    "matcher": {"id": "byName", "options": name},
-                    "properties": [{"id": "links", "value": _links(links)}],
-                }
-                for name in ("Trace ID", "traceID", "traceIdHidden")
-            ]
-            + [
-                {
-                    "matcher": {"id": "byName", "options": "kvpolicy.explanation"},
-                    "properties": [{"id": "custom.width", "value": 520}],
-                },
-                {
-                    "matcher": {"id": "byName", "options": "Duration"},
-                    "properties": [{"id": "unit", "value": "ns"}],
-                },
+                *(
+                    _override("byName", name, "links", _links(links))
+                    for name in ("Trace ID", "traceID", "traceIdHidden")
+                ),
+                _override("byName", names.EXPLANATION, "custom.width", 520),
+                _override("byName", "Duration", "unit", "ns"),
             ],
         },
         "options": {"showHeader": True, "cellHeight": "sm"},
@@ -572,22 +357,24 @@ def trace_metrics(
     meaning: str,
     unit: str,
     queries: Sequence[tuple[str, str]],
-    nothing: str,
+    no_data: str,
     *,
     width: int = 12,
     height: int = 8,
 ) -> Panel:
-    """Lines over time that Tempo computes from spans (TraceQL metrics)."""
-    shape = timeseries(
-        title,
-        meaning,
-        unit,
-        [Query("", legend) for _, legend in queries],
-        nothing,
-        width=width,
-        height=height,
-    )
-    body = dict(shape.body)
+    """Return a graph over time that Tempo computes from spans (TraceQL metrics).
+
+    Args:
+        title: title.
+        meaning: what the panel shows.
+        unit: Grafana's name of the unit.
+        queries: TraceQL and legend of each series.
+        no_data: what it means if there is no data.
+        width: columns of the grid.
+        height: rows of the grid.
+    """
+    legends = [Query("", legend) for _, legend in queries]
+    body = dict(timeseries(title, meaning, unit, legends, no_data, width=width, height=height).body)
     body["datasource"] = TEMPO
     body["targets"] = [
         {
@@ -596,15 +383,12 @@ def trace_metrics(
             "query": query,
             "metricsQueryType": "range",
             "tableType": "traces",
-            "refId": chr(ord("A") + index),
+            "refId": _ref_id(index),
         }
         for index, (query, _) in enumerate(queries)
     ]
     overrides = [
-        {
-            "matcher": {"id": "byFrameRefID", "options": chr(ord("A") + index)},
-            "properties": [{"id": "displayName", "value": legend}],
-        }
+        _override("byFrameRefID", _ref_id(index), "displayName", legend)
         for index, (_, legend) in enumerate(queries)
     ]
     body["fieldConfig"] = {**body["fieldConfig"], "overrides": overrides}
@@ -612,7 +396,7 @@ def trace_metrics(
 
 
 def text(title: str, content: str, *, width: int = 24, height: int = 3) -> Panel:
-    """Words, as Markdown."""
+    """Return a panel of Markdown."""
     body: JSON = {
         "type": "text",
         "title": title,
@@ -623,166 +407,81 @@ def text(title: str, content: str, *, width: int = 24, height: int = 3) -> Panel
     return Panel(body, width, height)
 
 
-def explore(query: str) -> str:
-    """A link to Grafana's Explore with a TraceQL query, over the dashboard's time range."""
-    pane = {
-        "kv": {
-            "datasource": "${tempo}",
-            "queries": [
-                {
-                    "refId": "A",
-                    "datasource": TEMPO,
-                    "queryType": "traceql",
-                    "query": query,
-                    "tableType": "spans",
-                    "limit": 50,
-                }
-            ],
-            "range": {"from": "${__from}", "to": "${__to}"},
-        }
-    }
-    # Grafana interpolates variables in the address, so their braces must survive the quoting.
-    quoted = quote(json.dumps(pane, separators=(",", ":")))
-    return "/explore?schemaVersion=1&panes=" + re.sub(
-        r"%24%7B([\w.]+?)(?:%3A(\w+))?%7D", _variable, quoted
-    )
+_SELECTED_NAME: Final = re.compile(r"(?:[a-zA-Z_][a-zA-Z0-9_:]*)(?=\{|\[)")
 
 
-def _variable(found: re.Match[str]) -> str:
-    return f"${{{found[1]}:{found[2]}}}" if found[2] else f"${{{found[1]}}}"
+def metric_names(exprs: Sequence[str]) -> list[str]:
+    """Return the names of the series that expressions select, in order of appearance."""
+    return list(dict.fromkeys(name for expr in exprs for name in _SELECTED_NAME.findall(expr)))
 
 
-def _datasource(name: str, label: str, kind: str) -> JSON:
+def _body(kind: str, title: str, meaning: str, no_data: str, queries: Sequence[Query]) -> JSON:
     return {
-        "type": "datasource",
-        "name": name,
-        "label": label,
-        "query": kind,
-        "regex": "",
-        "refresh": 1,
-        "hide": 0,
-        "includeAll": False,
-        "multi": False,
-        "options": [],
-        "skipUrlSync": False,
-    }
-
-
-def _query_variable(variable: Variable) -> JSON:
-    return {
-        "type": "query",
-        "name": variable.name,
-        "label": variable.label,
-        "description": variable.meaning,
-        "datasource": PROMETHEUS,
-        "definition": variable.query,
-        "query": variable.query,
-        "regex": variable.regex,
-        # On every change of the time range: what was there last week must be selectable when looking at last week.
-        "refresh": 2,
-        "sort": 1,
-        "multi": True,
-        "includeAll": True,
-        # Not the list of values: a series without the label must be matched too.
-        "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
-        "options": [],
-        "hide": 0,
-        "skipUrlSync": False,
-    }
-
-
-def _choice_variable(choice: Choice) -> JSON:
-    first = choice.values[0]
-    return {
-        "type": "custom",
-        "name": choice.name,
-        "label": choice.label,
-        "description": choice.meaning,
-        "query": ",".join(choice.values),
-        "options": [
-            {"selected": value == first, "text": value, "value": value} for value in choice.values
-        ],
-        "current": {"selected": True, "text": first, "value": first},
-        "multi": False,
-        "includeAll": False,
-        "hide": 0,
-        "skipUrlSync": False,
-    }
-
-
-def dashboard(
-    uid: str,
-    title: str,
-    meaning: str,
-    rows: Sequence[Row],
-    variables: Sequence[Variable | Choice],
-    *,
-    tempo: bool,
-    span: str = "now-6h",
-    annotations: Sequence[tuple[str, str, str]] = (),
-) -> JSON:
-    """A whole dashboard: variables, links to its siblings, annotations and placed panels."""
-    placer = _Placer()
-    for row in rows:
-        placer.row(row)
-    notes: list[JSON] = [
-        {
-            "name": name,
-            "datasource": PROMETHEUS,
-            "enable": True,
-            "hide": False,
-            "iconColor": colour,
-            # Grafana 10 reads the query here, later ones in target.
-            "expr": expr,
-            "target": {"refId": "Anno", "expr": expr},
-            "step": "60s",
-            "titleFormat": "{{alertname}}",
-            "textFormat": "{{alertstate}}",
-        }
-        for name, expr, colour in annotations
-    ]
-    return {
-        "uid": uid,
+        "type": kind,
         "title": title,
-        "description": meaning,
-        "tags": [TAG],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": False,
-        # Shared crosshair: the point of these dashboards is to see things happen at the same time.
-        "graphTooltip": 1,
-        "timezone": "browser",
-        "time": {"from": span, "to": "now"},
-        "timepicker": {},
-        "refresh": "30s",
-        "fiscalYearStartMonth": 0,
-        "liveNow": False,
-        "weekStart": "",
-        "links": [
-            {
-                "type": "dashboards",
-                "title": "KV policy",
-                "tags": [TAG],
-                "asDropdown": False,
-                "icon": "external link",
-                "includeVars": True,
-                "keepTime": True,
-                "targetBlank": False,
-                "tooltip": "The other dashboards, with the same variables and time range",
-                "url": "",
-            }
-        ],
-        "annotations": {"list": notes},
-        "templating": {
-            "list": [
-                _datasource("datasource", "Prometheus", "prometheus"),
-                *([_datasource("tempo", "Tempo", "tempo")] if tempo else []),
-                *(
-                    _query_variable(v) if isinstance(v, Variable) else _choice_variable(v)
-                    for v in variables
-                ),
-            ]
-        },
-        "panels": placer.placed,
+        "description": _describe(meaning, no_data, [query.expr for query in queries]),
+        "datasource": PROMETHEUS,
     }
+
+
+def _describe(meaning: str, no_data: str, exprs: Sequence[str]) -> str:
+    sources = ", ".join(f"`{name}`" for name in metric_names(exprs))
+    return f"{meaning}\n\nNo data: {no_data}" + (f"\n\nFrom: {sources}." if sources else "")
+
+
+def _targets(
+    queries: Sequence[Query], *, instant: bool = False, form: str = "time_series"
+) -> list[JSON]:
+    return [
+        {
+            "datasource": PROMETHEUS,
+            "editorMode": "code",
+            "exemplar": query.exemplar,
+            "expr": query.expr,
+            "format": "heatmap" if query.heat else form,
+            "instant": instant,
+            "legendFormat": query.legend,
+            "range": not instant,
+            "refId": _ref_id(index),
+        }
+        for index, query in enumerate(queries)
+    ]
+
+
+def _ref_id(index: int) -> str:
+    return chr(ord("A") + index)
+
+
+def _thresholds(steps: Sequence[Threshold], base: str) -> JSON:
+    # Grafana's types require the null of the first step.
+    return {
+        "mode": "absolute",
+        "steps": [
+            {"color": base, "value": None},
+            *({"color": step.color, "value": step.value} for step in steps),
+        ],
+    }
+
+
+def _override(matcher: str, name: str, key: str, value: object) -> JSON:
+    return {
+        "matcher": {"id": matcher, "options": name},
+        "properties": [{"id": key, "value": value}],
+    }
+
+
+def _legend(mode: str, *calcs: str) -> JSON:
+    return {
+        "displayMode": mode,
+        "placement": "bottom",
+        "showLegend": True,
+        "calcs": list(calcs),
+    }
+
+
+def _links(links: Sequence[Link]) -> list[JSON]:
+    return [{"title": link.title, "url": link.url, "targetBlank": True} for link in links]
+
+
+def _given(**values: float | None) -> JSON:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,8 +1,11 @@
-"""What is asked of Prometheus, said once for panels and rules.
+"""PromQL for panels and rules: selectors, rates and ratios over the named metrics.
 
-Conventions: a ratio is a ratio of sums whose denominator is filtered with ``> 0``, so that no traffic is no data and never NaN.
-A counter that its server creates with the first increment is completed with ``or 0 * <something the server always exposes>``: zero while
-the server is there, no data when it is silent.
+Two conventions hold for every query:
+
+- A ratio is a ratio of sums, and its denominator is filtered with ``> 0``. Without traffic there is
+  no data, never NaN.
+- A counter that its server creates on first use is completed with ``or 0 * <a series that the
+  server always exposes>``. It reads zero while the server is up, and has no data when it is down.
 """
 
 from __future__ import annotations
@@ -11,28 +14,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_kvpolicy import series as servers
+from otel_kvpolicy import series
 from otel_kvpolicy.series import Series
 from otel_kvpolicy.telemetry import names
 from otel_kvpolicy.telemetry.names import Metric
 
 SENT: Final = "applied|caller"
-"""Hint outcomes with which the server has been told."""
+"""Pattern of the hint outcomes that mean that the server received a hint."""
 
 
 def label(attribute: str) -> str:
-    """The Prometheus label of an OpenTelemetry attribute."""
+    """Return the Prometheus label of an OpenTelemetry attribute."""
     return attribute.replace(".", "_")
 
 
+def legend(attribute: str) -> str:
+    """Return a legend that reads the value of an attribute: ``{{label}}``."""
+    return f"{{{{{label(attribute)}}}}}"
+
+
 def equals(attribute: str, value: str) -> str:
-    """A matcher for one value of an attribute."""
+    """Return a matcher for one value of an attribute."""
     return f'{label(attribute)}="{value}"'
 
 
 def matches(attribute: str, pattern: str) -> str:
-    """A matcher for a pattern of an attribute."""
+    """Return a matcher for a regular expression over an attribute."""
     return f'{label(attribute)}=~"{pattern}"'
+
+
+def or_zero(part: str, whole: str) -> str:
+    """Return ``part``, or zero if only ``whole`` has data."""
+    return f"{part} or 0 * {whole}"
+
+
+def quotient(dividend: str, divisor: str) -> str:
+    """Return a division that has no data where the divisor is zero."""
+    return f"{dividend} / ({divisor} > 0)"
+
+
+def ratio(part: str, whole: str) -> str:
+    """Return the share of ``whole`` that is ``part``.
+
+    The share is zero if ``part`` has no series, and has no data if ``whole`` is zero.
+    """
+    return quotient(f"({or_zero(part, whole)})", whole)
 
 
 SKIPPED: Final = equals(names.DECISION, names.SKIP)
@@ -40,42 +66,45 @@ SHADOWED: Final = f'{label(names.SHADOW_DECISION)}!=""'
 SHADOW_SKIPPED: Final = equals(names.SHADOW_DECISION, names.SKIP)
 SKIP_SENT: Final = (SKIPPED, matches(names.HINT_OUTCOME, SENT))
 TO_OWN_SERVERS: Final = f'{label(names.HINT_OUTCOME)}!="excluded_target"'
-"""Calls to hosted vendors never reach the cache whose hits are compared."""
+"""Leaves out calls to hosted vendors, which never reach the cache."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Which series are meant, and over which window: those that a dashboard's variables select, or all of them for a rule.
+    """The series that queries select, and the window of their rates.
 
     Attributes:
-        window: range of ``rate``.
-        client: pattern by label for the metrics of this package; labels that a metric has not are left out.
-        instance: pattern of ``instance`` for the metrics of servers.
+        window: range of ``rate``, such as ``5m``.
+        client: pattern by label for this package's metrics. A label that a metric does not have is
+            left out of its selector.
+        instance: pattern of ``instance`` for the servers' metrics; empty selects all of them.
     """
 
     window: str
     client: Mapping[str, str] = field(default_factory=dict)
     instance: str = ""
 
-    # --- building blocks -----------------------------------------------------------------------------------------------------------
+    # --- building blocks ----------------------------------------------------------------------
     def select(self, what: Metric | Series, *matchers: str, suffix: str = "") -> str:
-        """A selector of the scope's series."""
-        if isinstance(what, Metric):
-            own = {"job", *map(label, what.attributes)}
-            scope = [f'{key}=~"{pattern}"' for key, pattern in self.client.items() if key in own]
-            name = what.prometheus
-        else:
-            name = what.name
-            if what in servers.SPAN_METRICS:
-                scope = [
-                    f'{key}=~"{pattern}"'
-                    for key, pattern in self.client.items()
-                    if key in {"job", *what.labels}
-                ]
-            else:
-                scope = [f'instance=~"{self.instance}"'] if self.instance else []
-        inside = ", ".join([*scope, *matchers])
+        """Return a selector of the scope's series.
+
+        Args:
+            what: a metric of this package or of a server.
+            matchers: further label matchers.
+            suffix: appended to the name, for the parts of a histogram.
+        """
+        name = what.prometheus if isinstance(what, Metric) else what.name
+        inside = ", ".join([*self._matchers(what), *matchers])
         return f"{name}{suffix}{{{inside}}}" if inside else f"{name}{suffix}"
+
+    def _matchers(self, what: Metric | Series) -> list[str]:
+        if isinstance(what, Metric):
+            labels = {"job", *map(label, what.attributes)}
+        elif what in series.SPAN_METRICS:
+            labels = {"job", *what.labels}
+        else:
+            return [f'instance=~"{self.instance}"'] if self.instance else []
+        return [f'{key}=~"{pattern}"' for key, pattern in self.client.items() if key in labels]
 
     def rate(
         self,
@@ -85,146 +114,202 @@ class Scope:
         suffix: str = "",
         window: str = "",
     ) -> str:
-        """Sum of the rates of a counter."""
-        return f"sum{_by(by)}(rate({self.select(what, *matchers, suffix=suffix)}[{window or self.window}]))"
+        """Return the sum of the rates of a counter."""
+        selected = self.select(what, *matchers, suffix=suffix)
+        return f"sum{_by(by)}(rate({selected}[{window or self.window}]))"
 
-    def counted(
+    def growth(
         self, what: Metric | Series, *matchers: str, window: str, by: Sequence[str] = ()
     ) -> str:
-        """How much a counter grew, with what a series born in the window brought along, which ``increase`` alone loses."""
-        series = self.select(what, *matchers)
-        return f"sum{_by(by)}((last_over_time({series}[{window}]) unless {series} offset {window}) or increase({series}[{window}]))"
+        """Return how much a counter grew in ``window``.
+
+        A series that was created within the window counts with its first value, which ``increase``
+        alone would miss.
+        """
+        selected = self.select(what, *matchers)
+        created = f"(last_over_time({selected}[{window}]) unless {selected} offset {window})"
+        return f"sum{_by(by)}({created} or increase({selected}[{window}]))"
 
     def quantile(
         self, q: float, what: Metric | Series, *matchers: str, by: Sequence[str] = ()
     ) -> str:
-        """A quantile of a histogram; the comparison drops the NaN of a window without observations."""
-        return f"histogram_quantile({q}, {self.rate(what, *matchers, by=(*by, 'le'), suffix='_bucket')}) >= 0"
+        """Return a quantile of a histogram; without observations it has no data instead of NaN."""
+        buckets = self.rate(what, *matchers, by=(*by, "le"), suffix="_bucket")
+        return f"histogram_quantile({q}, {buckets}) >= 0"
 
-    # --- the policy ----------------------------------------------------------------------------------------------------------------
+    def mean(self, what: Metric | Series) -> str:
+        """Return the mean of a histogram's observations."""
+        return quotient(self.rate(what, suffix="_sum"), self.rate(what, suffix="_count"))
+
+    # --- the policy ---------------------------------------------------------------------------
     def share(
         self, what: Metric, *part: str, of: Sequence[str] = (), by: Sequence[str] = ()
     ) -> str:
-        """Share of a counter that the matchers ``part`` select: zero where there is some, but none of that."""
-        whole = self.rate(what, *of, by=by)
-        return f"({self.rate(what, *of, *part, by=by)} or 0 * {whole}) / ({whole} > 0)"
+        """Return the share of a counter that the matchers in ``part`` select.
+
+        Args:
+            what: the counter.
+            part: matchers of the dividend, in addition to ``of``.
+            of: matchers of the divisor.
+            by: labels to group by.
+        """
+        return ratio(self.rate(what, *of, *part, by=by), self.rate(what, *of, by=by))
 
     def skip_ratio_calls(self) -> str:
-        """Share of calls decided to be skipped."""
+        """Return the share of calls that the policy decided to skip."""
         return self.share(names.DECISIONS, SKIPPED)
 
     def skip_ratio_tokens(self) -> str:
-        """Share of prompt tokens in calls decided to be skipped."""
+        """Return the share of prompt tokens in calls that the policy decided to skip."""
         return self.share(names.PROMPT_TOKENS, SKIPPED)
 
     def skip_ratio_sent(self) -> str:
-        """Share of prompt tokens in calls for which the server has been told to skip; of the calls to servers that take hints."""
+        """Return the share of prompt tokens in calls whose server received a skip hint.
+
+        Calls to hosted vendors, which never get a hint, are left out of both sums.
+        """
         return self.share(names.PROMPT_TOKENS, *SKIP_SENT, of=(TO_OWN_SERVERS,))
 
     def cached_share(self) -> str:
-        """Share of the prompt tokens that came from a cache, by decision; of the calls whose server counted them."""
+        """Return the share of prompt tokens read from a cache, by decision.
+
+        Only calls whose server reported its token usage count.
+        """
         by = (label(names.DECISION),)
-        whole = self.rate(names.PROMPT_TOKENS, equals(names.TOKEN_SOURCE, names.FROM_USAGE), by=by)
-        return f"({self.rate(names.CACHED_TOKENS, by=by)} or 0 * {whole}) / ({whole} > 0)"
+        reported = equals(names.TOKEN_SOURCE, names.FROM_USAGE)
+        return ratio(
+            self.rate(names.CACHED_TOKENS, by=by),
+            self.rate(names.PROMPT_TOKENS, reported, by=by),
+        )
 
     def avoided_chunks(self, chunk: str) -> str:
-        """Chunks per second that skipping may have avoided: whole prompts over the chunk size, so an upper bound."""
+        """Return the chunks per second that skipping may have avoided.
+
+        Args:
+            chunk: tokens per chunk. Whole prompts are divided by it, so this is an upper bound.
+        """
         return f"{self.rate(names.PROMPT_TOKENS, *SKIP_SENT)} / {chunk}"
 
-    # --- LMCache -------------------------------------------------------------------------------------------------------------------
-    def lmcache_there(self) -> str:
-        """Zero for each LMCache server that can be read."""
-        return f"0 * max by (instance) ({self.select(servers.EVENT_QUEUE)})"
+    # --- LMCache ------------------------------------------------------------------------------
+    def zero_per_lmcache_server(self) -> str:
+        """Return zero for each LMCache server that is scraped."""
+        return f"0 * max by (instance) ({self.select(series.EVENT_QUEUE)})"
 
     def per_server(self, what: Series) -> str:
-        """Rate of a lazily created counter of LMCache's server, by instance.
+        """Return the rate, by instance, of a counter that LMCache's server creates on first use.
 
-        Zero only where the counter is not there yet: one that is there, but not twice in the window, has no rate.
+        It is zero only if the counter does not exist yet. A counter with fewer than two samples in
+        the window exists but has no rate, so it has no data.
         """
-        absent = f"({self.lmcache_there()} unless on (instance) {self.select(what)})"
+        absent = f"({self.zero_per_lmcache_server()} unless on (instance) {self.select(what)})"
         return f"({self.rate(what, by=('instance',))} or {absent})"
 
-    def looked_up(self) -> str:
-        """Tokens per second looked up, in either mode of LMCache."""
-        return f"sum({self.rate(servers.LOOKUP_REQUESTED, by=('instance',))} or {self.rate(servers.IN_LOOKUP_TOKENS, by=('instance',))})"
+    def lookup_tokens(self) -> str:
+        """Return the tokens looked up per second, in both modes of LMCache."""
+        return self._either_mode(series.LOOKUP_REQUESTED, series.IN_LOOKUP_TOKENS)
 
-    def found(self) -> str:
-        """Tokens per second found, in either mode of LMCache."""
-        return f"sum({self.rate(servers.LOOKUP_HIT, by=('instance',))} or {self.rate(servers.IN_LOOKUP_HITS, by=('instance',))})"
+    def hit_tokens(self) -> str:
+        """Return the looked-up tokens found per second, in both modes of LMCache."""
+        return self._either_mode(series.LOOKUP_HIT, series.IN_LOOKUP_HITS)
+
+    def _either_mode(self, server: Series, in_process: Series) -> str:
+        by = ("instance",)
+        return f"sum({self.rate(server, by=by)} or {self.rate(in_process, by=by)})"
 
     def hit_rate(self) -> str:
-        """Share of the looked-up tokens found in L1 or L2."""
-        return f"{self.found()} / ({self.looked_up()} > 0)"
+        """Return the share of looked-up tokens found in L1 or L2."""
+        return quotient(self.hit_tokens(), self.lookup_tokens())
 
     def tier_hit_rate(self, tier: Series) -> str:
-        """Share of the looked-up tokens found in one tier; only of servers that tell the tiers apart (0.5.5 and later)."""
-        instance = ("instance",)
-        whole = f"sum({self.rate(servers.LOOKUP_REQUESTED, by=instance)} and {self.rate(tier, by=instance)})"
-        return f"{self.rate(tier)} / ({whole} > 0)"
+        """Return the share of looked-up tokens found in one tier.
+
+        Only servers that report their tiers separately (LMCache 0.5.5 and later) count.
+        """
+        by = ("instance",)
+        lookups = f"sum({self.rate(series.LOOKUP_REQUESTED, by=by)} and {self.rate(tier, by=by)})"
+        return quotient(self.rate(tier), lookups)
 
     def stored_chunks(self) -> str:
-        """Chunks per second stored by requests, by instance: writes to L1 less those that were loads from L2."""
-        return f"clamp_min({self.per_server(servers.L1_WRITE)} - {self.per_server(servers.L2_LOADED)}, 0)"
+        """Return the chunks per second that requests stored, by instance.
+
+        Writes to L1 include loads from L2, which are subtracted.
+        """
+        written, loaded = self.per_server(series.L1_WRITE), self.per_server(series.L2_LOADED)
+        return f"clamp_min({written} - {loaded}, 0)"
 
     def l1_capacity(self) -> str:
-        """Size of L1, which LMCache does not expose: usage over usage ratio."""
-        return f"{self.select(servers.L1_BYTES)} / ({self.select(servers.L1_RATIO)} > 0)"
+        """Return the size of L1 in bytes: usage over usage ratio, since LMCache does not expose it."""
+        return quotient(self.select(series.L1_BYTES), self.select(series.L1_RATIO))
 
     def l1_free(self) -> str:
-        """What is left of L1."""
-        return f"sum by (instance) ({self.l1_capacity()} - {self.select(servers.L1_BYTES)})"
+        """Return the unused bytes of L1, by instance."""
+        return f"sum by (instance) ({self.l1_capacity()} - {self.select(series.L1_BYTES)})"
 
     def stored_of_missed(self, window: str) -> str:
-        """Tokens stored over tokens missed: about 1 where all misses are stored, and as much less as skipping is honoured.
+        """Return tokens stored over tokens missed.
 
-        LMCache's server counts objects, so its stores are turned into tokens by what its own hits say of tokens per object.
+        It is about 1 if LMCache stores all misses, and lower by the share whose skip hint LMCache
+        honors. LMCache's server counts stored objects, so they are converted to tokens with the
+        tokens per object that its own hits show.
         """
         keys = " + ".join(
-            f"sum(increase({self.select(series)}[6h]))"
-            for series in (servers.LOOKUP_HIT_L1_KEYS, servers.LOOKUP_HIT_L2_KEYS)
+            f"sum(increase({self.select(hits)}[6h]))"
+            for hits in (series.LOOKUP_HIT_L1_KEYS, series.LOOKUP_HIT_L2_KEYS)
         )
-        tokens = f"sum(increase({self.select(servers.LOOKUP_HIT)}[6h]))"
-        written = self.rate(servers.L1_WRITE, window=window)
-        loaded = self.rate(servers.L2_LOADED, window=window)
-        stored = f"({written} - ({loaded} or 0 * {written})) * {tokens} / ({keys} > 0)"
-        missed = f"{self.rate(servers.LOOKUP_REQUESTED, window=window)} - {self.rate(servers.LOOKUP_HIT, window=window)}"
-        in_missed = f"{self.rate(servers.IN_LOOKUP_TOKENS, window=window)} - {self.rate(servers.IN_LOOKUP_HITS, window=window)}"
-        in_stored = self.rate(servers.IN_STORED_TOKENS, window=window)
-        return f"({stored}) / ({missed} > 0) or {in_stored} / ({in_missed} > 0)"
+        tokens = f"sum(increase({self.select(series.LOOKUP_HIT)}[6h]))"
+
+        def rate(what: Series) -> str:
+            return self.rate(what, window=window)
+
+        written = rate(series.L1_WRITE)
+        objects = f"({written} - ({or_zero(rate(series.L2_LOADED), written)}))"
+        stored = quotient(f"{objects} * {tokens}", keys)
+        missed = f"{rate(series.LOOKUP_REQUESTED)} - {rate(series.LOOKUP_HIT)}"
+        in_missed = f"{rate(series.IN_LOOKUP_TOKENS)} - {rate(series.IN_LOOKUP_HITS)}"
+        server = quotient(f"({stored})", missed)
+        in_process = quotient(rate(series.IN_STORED_TOKENS), in_missed)
+        return f"{server} or {in_process}"
 
     def lmcache_names(self) -> str:
-        """Which names an LMCache server speaks, as a number for each instance: see ``NAMES_STATES``."""
+        """Return, for each instance, a number for the metric names that LMCache exposes.
+
+        `NAMES_STATES` has the meaning of each number.
+        """
         group = "group by (instance)"
+        old = f"{self.select(series.OLD_L1_WRITE)} or {self.select(series.OLDER_L1_WRITE)}"
+        up = self.select(series.UP, LMCACHE_JOB)
         return " or ".join(
             (
-                f"1 * {group} ({self.select(servers.LOOKUP_HIT_L1)})",
-                f"2 * {group} ({self.select(servers.LOOKUP_HIT)})",
-                f"3 * {group} ({self.select(servers.OLD_L1_WRITE)} or {self.select(servers.OLDER_L1_WRITE)})",
-                f"4 * {group} ({self.select(servers.IN_LOOKUP_TOKENS)})",
-                f"5 * {group} ({self.select(servers.EVENT_QUEUE)})",
-                f"6 * {group} ({self.select(servers.UP, LMCACHE_JOB)} == 1)",
-                f"0 * {group} ({self.select(servers.UP, LMCACHE_JOB)} == 0)",
+                f"1 * {group} ({self.select(series.LOOKUP_HIT_L1)})",
+                f"2 * {group} ({self.select(series.LOOKUP_HIT)})",
+                f"3 * {group} ({old})",
+                f"4 * {group} ({self.select(series.IN_LOOKUP_TOKENS)})",
+                f"5 * {group} ({self.select(series.EVENT_QUEUE)})",
+                f"6 * {group} ({up} == 1)",
+                f"0 * {group} ({up} == 0)",
             )
         )
 
 
 LMCACHE_JOB: Final = 'job=~".*lmcache.*"'
-"""How scrapes of LMCache's server are told apart: the configs under collector/ name the job so."""
+"""Matches the scrapes of LMCache's server, by the job name that the configurations in
+``collector/`` give them."""
 
 NAMES_STATES: Final[Mapping[int, tuple[str, str]]] = {
-    0: ("Silent: the scrape fails", "red"),
-    1: ("Server 0.5.5+: L1 and L2 told apart", "green"),
-    2: ("Server 0.4.7 to 0.5.4: hits, but not by tier", "yellow"),
+    0: ("Down: the scrape fails", "red"),
+    1: ("Server 0.5.5 or later: L1 and L2 separate", "green"),
+    2: ("Server 0.4.7 to 0.5.4: hits, not by tier", "yellow"),
     3: ("Server before 0.4.7: too old for these panels", "red"),
-    4: ("In-process connector: hits, but not by tier", "blue"),
-    5: ("Server is up, nothing looked up yet", "blue"),
+    4: ("In-process connector: hits, not by tier", "blue"),
+    5: ("Server is up, no lookups yet", "blue"),
     6: (
-        "Page without lmcache_mp series: sent by --otlp-endpoint instead, or switched off",
+        "No lmcache_mp series on the page: sent by --otlp-endpoint, or switched off",
         "orange",
     ),
 }
+"""Text and color for each number that `Scope.lmcache_names` returns."""
 
-DASHBOARD: Final = Scope(
+SELECTED: Final = Scope(
     window="$__rate_interval",
     client={
         "job": "$service",
@@ -233,7 +318,10 @@ DASHBOARD: Final = Scope(
     },
     instance="$host(:.*)?",
 )
-RULES: Final = Scope(window="5m")
+"""The series that a dashboard's variables select."""
+
+FLEET: Final = Scope(window="5m")
+"""All series, for the rules."""
 
 
 def _by(labels: Sequence[str]) -> str:

@@ -1,20 +1,20 @@
-"""Recording and alert rules, as code: the same queries and limits as the panels.
+"""Recording rules and alerts, from the same queries and limits as the panels.
 
-Recorded series are fleet-wide: they pair what all applications decided with what all LMCache servers found, at the same moments.
+Recorded series cover the whole fleet: they pair what all applications decided with what all LMCache
+servers found, at the same moments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from otel_kvpolicy import series as servers
+from otel_kvpolicy import series
 from otel_kvpolicy.telemetry import names
 
 from . import limits
-from .queries import LMCACHE_JOB, SKIP_SENT, Scope, equals, label
-from .queries import RULES as ALL
+from .queries import FLEET, LMCACHE_JOB, SKIP_SENT, Scope, equals, label, quotient
 
 STORED_WINDOW: Final = "30m"
 CORRELATION_WINDOW: Final = "1h"
@@ -34,53 +34,69 @@ _TIERS: Final = (
     ("L2 hit rate", HIT_L2, "l2"),
     ("L1 + L2 hit rate", HIT, "all"),
 )
+"""Legend, recorded hit rate, and the tier's part of a recorded name."""
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A recording rule, or with ``summary`` an alert.
+class Recording:
+    """A recording rule.
 
     Attributes:
-        name: recorded series, or name of the alert.
-        expr: what is evaluated.
-        wait: how long an alert's condition must hold.
-        severity: an alert's label.
-        summary: what is wrong, in a line.
-        detail: what it means.
+        name: name of the recorded series.
+        expr: PromQL that is recorded.
+    """
+
+    name: str
+    expr: str
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert rule.
+
+    Attributes:
+        name: name of the alert.
+        expr: PromQL; the alert is active while it returns something.
+        wait: how long the condition must hold before the alert fires; empty to fire at once.
+        severity: value of the alert's ``severity`` label.
+        summary: what is wrong, in one line.
+        description: what it means.
         runbook: what to do.
     """
 
     name: str
     expr: str
-    wait: str = ""
-    severity: str = ""
-    summary: str = ""
-    detail: str = ""
-    runbook: str = ""
+    wait: str
+    severity: str
+    summary: str
+    description: str
+    runbook: str
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rules that are evaluated one after the other, at one moment."""
+    """Rules that Prometheus evaluates in order, at one moment."""
 
     name: str
-    rules: Sequence[Rule] = field(default_factory=tuple)
+    rules: Sequence[Recording | Alert]
 
 
-def _correlation(hit: str, tier: str) -> Iterable[Rule]:
-    # Pearson's r over the samples at which both ratios exist: (mean(xy) - mean(x) mean(y)) / (sd(x) sd(y)). A group is evaluated at one
-    # moment, so the recorded pairs line up. A ratio that does not vary has no correlation; its computed deviation is tiny, not always 0.
+def _correlation(hit: str, tier: str) -> Iterable[Recording]:
+    # Pearson's r over the samples that have both ratios:
+    # (mean(xy) - mean(x) mean(y)) / (sd(x) sd(y)). A group is evaluated at one moment, so the
+    # recorded pairs line up. A ratio that does not vary has no correlation; its computed deviation
+    # is tiny but not always 0.
     x, y, xy = (f"kvpolicy:correlation_{part}:{tier}" for part in ("skip", "hit", "product"))
     over = f"[{CORRELATION_WINDOW}]"
-    yield Rule(x, f"{SKIP_SENT_TOKENS} and {hit}")
-    yield Rule(y, f"{hit} and {SKIP_SENT_TOKENS}")
-    yield Rule(xy, f"{x} * {y}")
-    yield Rule(
-        _pearson(tier),
-        f"clamp((avg_over_time({xy}{over}) - avg_over_time({x}{over}) * avg_over_time({y}{over}))"
-        f" / ((stddev_over_time({x}{over}) > 1e-6) * (stddev_over_time({y}{over}) > 1e-6)), -1, 1)",
+    covariance = (
+        f"(avg_over_time({xy}{over}) - avg_over_time({x}{over}) * avg_over_time({y}{over}))"
     )
-    yield Rule(_samples(tier), f"count_over_time({xy}{over})")
+    deviations = f"((stddev_over_time({x}{over}) > 1e-6) * (stddev_over_time({y}{over}) > 1e-6))"
+    yield Recording(x, f"{SKIP_SENT_TOKENS} and {hit}")
+    yield Recording(y, f"{hit} and {SKIP_SENT_TOKENS}")
+    yield Recording(xy, f"{x} * {y}")
+    yield Recording(_pearson(tier), f"clamp({covariance} / {deviations}, -1, 1)")
+    yield Recording(_samples(tier), f"count_over_time({xy}{over})")
 
 
 def _pearson(tier: str) -> str:
@@ -92,7 +108,7 @@ def _samples(tier: str) -> str:
 
 
 CORRELATIONS: Final = tuple((legend, _pearson(tier), _samples(tier)) for legend, _, tier in _TIERS)
-"""Legend, recorded correlation and recorded number of its samples, for each tier."""
+"""Legend, recorded correlation, and recorded number of its samples, for each tier."""
 
 SAMPLES: Final = _samples("all")
 
@@ -103,154 +119,190 @@ RECORDING: Final = (
     Group(
         "kvpolicy-ratios",
         (
-            Rule(CALL_RATE, ALL.rate(names.DECISIONS)),
-            Rule(SKIP_CALLS, ALL.skip_ratio_calls()),
-            Rule(SKIP_TOKENS, ALL.skip_ratio_tokens()),
-            Rule(SKIP_SENT_TOKENS, ALL.skip_ratio_sent()),
-            Rule(SKIP_SENT_TOKENS_LONG, _LONG.skip_ratio_sent()),
-            Rule(HIT, ALL.hit_rate()),
-            Rule(HIT_L1, ALL.tier_hit_rate(servers.LOOKUP_HIT_L1)),
-            Rule(HIT_L2, ALL.tier_hit_rate(servers.LOOKUP_HIT_L2)),
-            Rule(STORED_OF_MISSED, ALL.stored_of_missed(STORED_WINDOW)),
+            Recording(CALL_RATE, FLEET.rate(names.DECISIONS)),
+            Recording(SKIP_CALLS, FLEET.skip_ratio_calls()),
+            Recording(SKIP_TOKENS, FLEET.skip_ratio_tokens()),
+            Recording(SKIP_SENT_TOKENS, FLEET.skip_ratio_sent()),
+            Recording(SKIP_SENT_TOKENS_LONG, _LONG.skip_ratio_sent()),
+            Recording(HIT, FLEET.hit_rate()),
+            Recording(HIT_L1, FLEET.tier_hit_rate(series.LOOKUP_HIT_L1)),
+            Recording(HIT_L2, FLEET.tier_hit_rate(series.LOOKUP_HIT_L2)),
+            Recording(STORED_OF_MISSED, FLEET.stored_of_missed(STORED_WINDOW)),
             *(rule for _, hit, tier in _TIERS for rule in _correlation(hit, tier)),
         ),
     ),
 )
 
 _BY_TARGET: Final = ("job", label(names.SERVER_ADDRESS))
-_CALLS_NOW: Final = f"{CALL_RATE} > {limits.MIN_CALLS_PER_SECOND}"
-_WRITES: Final = _SLOW.rate(servers.L1_WRITE, by=("instance",))
-_TOLD_TO_SKIP: Final = ALL.counted(names.DECISIONS, *SKIP_SENT, window="30m")
+_BY_ERROR: Final = ("job", label(names.SEAM), label(names.ERROR_TYPE))
+_ENOUGH_CALLS: Final = f"{CALL_RATE} > {limits.MIN_CALLS_PER_SECOND}"
+_REJECTED: Final = equals(names.HINT_OUTCOME, "rejected")
+_SKIP_HINTS: Final = FLEET.growth(names.DECISIONS, *SKIP_SENT, window="30m")
+
+
+def _fell(ratio: str) -> str:
+    return f"avg_over_time({ratio}[10m] offset 30m) - avg_over_time({ratio}[10m])"
+
+
+def _rose(ratio: str) -> str:
+    return f"avg_over_time({ratio}[10m]) - avg_over_time({ratio}[10m] offset 30m)"
+
+
+def _of_writes(counter: series.Series) -> str:
+    by = ("instance",)
+    return quotient(_SLOW.rate(counter, by=by), _SLOW.rate(series.L1_WRITE, by=by))
+
 
 ALERTS: Final = (
     Group(
         "kvpolicy-alerts",
         (
-            Rule(
+            Alert(
                 "KVPolicySkipRatioJumped",
-                f"abs({SKIP_CALLS} - avg_over_time({SKIP_CALLS}[1h] offset 10m)) > {limits.SKIP_JUMP} and {_CALLS_NOW}",
+                f"abs({SKIP_CALLS} - avg_over_time({SKIP_CALLS}[1h] offset 10m))"
+                f" > {limits.SKIP_JUMP} and {_ENOUGH_CALLS}",
                 "10m",
                 "warning",
-                'Share of skipped calls changed by {{ printf "%.2f" $value }} against the hour before.',
-                "Traffic, a setting or a prompt changed.",
-                "Look at Reasons and Skip ratio by service, model and agent on the KV policy dashboard; compare the thresholds on "
-                "the spans "
-                "(kvpolicy.thresholds.*) before and after.",
+                'The share of skipped calls differs by {{ printf "%.2f" $value }} from the hour'
+                " before.",
+                "The traffic, a setting or a prompt changed.",
+                "On the KV policy dashboard, look at Reasons and at Skip ratio by service, model"
+                " and agent. Compare the thresholds on the spans (kvpolicy.thresholds.*) before"
+                " and after the change.",
             ),
-            Rule(
+            Alert(
                 "KVPolicyHitRateFellWhileSkipRose",
-                f"(avg_over_time({HIT}[10m] offset 30m) - avg_over_time({HIT}[10m]) > {limits.HIT_FELL}) "
-                f"and (avg_over_time({SKIP_SENT_TOKENS}[10m]) - avg_over_time({SKIP_SENT_TOKENS}[10m] offset 30m) > {limits.SKIP_ROSE})",
+                f"({_fell(HIT)} > {limits.HIT_FELL})"
+                f" and ({_rose(SKIP_SENT_TOKENS)} > {limits.SKIP_ROSE})",
                 "5m",
                 "warning",
-                'LMCache\'s hit rate fell by {{ printf "%.2f" $value }} in half an hour while more was skipped.',
-                "The policy may be skipping prompts that come back. It can also be new traffic that moves both.",
-                "Look at Cached share of prompt tokens by decision: skipped calls with a large share were wanted. Lower "
-                "KV_CACHE_MIN_PREFIX_TOKENS or switch to observe mode and compare.",
+                'LMCache\'s hit rate fell by {{ printf "%.2f" $value }} in half an hour while the'
+                " skip ratio rose.",
+                "The policy may be skipping prompts that come back. New traffic can also move both.",
+                "Look at Cached share of prompt tokens, by decision. If the share of skipped calls"
+                " is large, lower KV_CACHE_MIN_PREFIX_TOKENS, or switch to observe mode and"
+                " compare.",
             ),
-            Rule(
+            Alert(
                 "KVPolicyHintRejected",
-                f"{ALL.counted(names.DECISIONS, equals(names.HINT_OUTCOME, 'rejected'), window='15m', by=_BY_TARGET)} > 0",
+                f"{FLEET.growth(names.DECISIONS, _REJECTED, window='15m', by=_BY_TARGET)} > 0",
                 "",
                 "warning",
-                "{{ $labels.server_address }} refuses the hint.",
-                "The server answered that it does not know kv_transfer_params; the call was repeated without it.",
-                "If the server is a hosted API, exclude it. If it is a vLLM behind a gateway, let the gateway pass the field on.",
+                "{{ $labels.server_address }} rejects the hint.",
+                "The server does not accept kv_transfer_params. The call was repeated without it.",
+                "If the server is a hosted API, exclude it. If it is a vLLM behind a gateway,"
+                " configure the gateway to pass the field on.",
             ),
-            Rule(
+            Alert(
                 "KVPolicyHintIgnored",
-                f"{STORED_OF_MISSED} > 1 - {limits.IGNORED_EFFECT} * ({SKIP_SENT_TOKENS_LONG} > {limits.IGNORED_MIN_SKIP})",
+                f"{STORED_OF_MISSED} > 1 - {limits.IGNORED_EFFECT} *"
+                f" ({SKIP_SENT_TOKENS_LONG} > {limits.IGNORED_MIN_SKIP})",
                 "15m",
                 "warning",
-                'Hints are applied, but LMCache stores {{ printf "%.2f" $value }} of the tokens it misses.',
-                "The silent no-op: the server takes the hint and stores all the same, or clients without this package store.",
-                "Run otel-kvpolicy doctor against the server. LMCache's multi-process server needs 0.5.6 or later, and vLLM must "
-                "load LMCache's "
-                "own connector (log line: Using external LMCacheMPConnector).",
+                'Skip hints are sent, but LMCache stores {{ printf "%.2f" $value }} of the tokens'
+                " that it misses.",
+                "Either the server accepts the hint and stores anyway, or clients without this"
+                " package store.",
+                "Run otel-kvpolicy doctor against the server. LMCache's multi-process server must"
+                " be 0.5.6 or later, and vLLM must load LMCache's own connector (log line: Using"
+                " external LMCacheMPConnector).",
             ),
-            Rule(
+            Alert(
                 "KVPolicyLMCacheTooOld",
-                f"group by (instance) ({servers.LOOKUP_REQUESTED.name} unless on (instance) {servers.LOOKUP_HIT_L1_KEYS.name}) "
-                f"and on () ({_TOLD_TO_SKIP} > 0)",
+                f"group by (instance) ({series.LOOKUP_REQUESTED.name}"
+                f" unless on (instance) {series.LOOKUP_HIT_L1_KEYS.name})"
+                f" and on () ({_SKIP_HINTS} > 0)",
                 "10m",
                 "warning",
-                "LMCache on {{ $labels.instance }} is older than 0.5.6 and honours no hint.",
-                "Calls are told to skip, but this multi-process server has no per-request control of stores.",
+                "LMCache on {{ $labels.instance }} is older than 0.5.6 and ignores the hint.",
+                "Calls carry a skip hint, but this multi-process server cannot control stores per"
+                " request.",
                 "Update LMCache, or set the policy to observe mode.",
             ),
-            Rule(
+            Alert(
                 "KVPolicyErrors",
-                f"{ALL.counted(names.ERRORS, window='15m', by=('job', label(names.SEAM), label(names.ERROR_TYPE)))} > 0",
+                f"{FLEET.growth(names.ERRORS, window='15m', by=_BY_ERROR)} > 0",
                 "",
                 "warning",
-                "The KV policy failed in {{ $labels.job }}: {{ $labels.error_type }} at {{ $labels.kvpolicy_seam }}.",
-                "The calls went out untouched, so their KV is stored as without the policy.",
-                "The application's log has the fault once, with its traceback. KV_CACHE_LAYERING=false switches the policy off "
-                "without a restart.",
+                "The KV policy failed in {{ $labels.job }}: {{ $labels.error_type }} at"
+                " {{ $labels.kvpolicy_seam }}.",
+                "The affected calls went out unchanged, so their KV cache is stored as it would be"
+                " without the policy.",
+                "The application's log has the error once, with its traceback."
+                " KV_CACHE_LAYERING=false switches the policy off without a restart.",
             ),
-            Rule(
+            Alert(
                 "LMCacheL1Thrash",
-                f"({_SLOW.rate(servers.L1_EVICTED, by=('instance',))} / ({_WRITES} > 0) > {limits.THRASH_EVICTED}) "
-                f"and ({_SLOW.rate(servers.L2_LOADED, by=('instance',))} / ({_WRITES} > 0) > {limits.THRASH_RELOADED})",
+                f"({_of_writes(series.L1_EVICTED)} > {limits.THRASH_EVICTED})"
+                f" and ({_of_writes(series.L2_LOADED)} > {limits.THRASH_RELOADED})",
                 "15m",
                 "warning",
-                'L1 on {{ $labels.instance }} evicts {{ printf "%.2f" $value }} of what it takes in, and loads much of it back.',
+                'L1 on {{ $labels.instance }} evicts {{ printf "%.2f" $value }} of what is written'
+                " to it, and loads much of it back.",
                 "The working set does not fit into L1.",
-                "Skip more (raise KV_CACHE_MIN_PREFIX_TOKENS), or give L1 more memory (--l1-size-gb), if the host has any left.",
+                "Skip more calls (raise KV_CACHE_MIN_PREFIX_TOKENS), or give L1 more memory"
+                " (--l1-size-gb) if the host has memory to spare.",
             ),
-            Rule(
+            Alert(
                 "LMCacheEventsDropped",
-                f"sum by (instance) (increase({servers.EVENTS_DROPPED.name}[10m])) > 0",
+                f"sum by (instance) (increase({series.EVENTS_DROPPED.name}[10m])) > 0",
                 "",
                 "info",
-                "LMCache on {{ $labels.instance }} dropped events: its counters undercount.",
-                "Hit rates and chunk counts of this time are too low.",
-                "Wait for the load to fall, or raise the event bus' queue size; do not judge the policy by these figures.",
+                "LMCache on {{ $labels.instance }} dropped events, so its counters are too low.",
+                "Hit rates and chunk counts of this period are too low.",
+                "Wait for the load to fall, or raise the size of the event bus's queue. Do not"
+                " judge the policy by the figures of this period.",
             ),
-            Rule(
+            Alert(
                 "LMCacheSilent",
-                f"{ALL.select(servers.UP, LMCACHE_JOB)} == 0",
+                f"{FLEET.select(series.UP, LMCACHE_JOB)} == 0",
                 "5m",
                 "warning",
                 "LMCache on {{ $labels.instance }} cannot be scraped.",
-                "Its panels have no data, which is not zero.",
-                "Check the server, and that it listens where the scrape goes: its HTTP port is on loopback unless started with "
-                "--http-host.",
+                "Its panels have no data, which does not mean zero.",
+                "Check that the server runs and that it listens on the scraped address. Its HTTP"
+                " port is bound to loopback unless the server is started with --http-host.",
             ),
-            Rule(
+            Alert(
                 "GB10MemoryLow",
-                f"min by (instance) ({servers.MEM_AVAILABLE.name}) < {limits.MEMORY_LOW_BYTES}",
+                f"min by (instance) ({series.MEM_AVAILABLE.name}) < {limits.MEMORY_LOW_BYTES}",
                 "5m",
                 "critical",
-                "{{ $labels.instance }} has {{ $value | humanize1024 }}B of memory left.",
-                "CPU and GPU share it; a GB10 that runs out tends to freeze.",
-                "Lower LMCache's --l1-size-gb or vLLM's --gpu-memory-utilization, and restart the one that grew.",
+                "{{ $labels.instance }} has {{ $value | humanize1024 }}B of memory available.",
+                "The CPU and the GPU share this memory. A GB10 that runs out of it tends to freeze.",
+                "Lower LMCache's --l1-size-gb or vLLM's --gpu-memory-utilization, and restart the"
+                " process that grew.",
             ),
         ),
     ),
 )
 
 GROUPS: Final[Mapping[str, Sequence[Group]]] = {"recording.yaml": RECORDING, "alerts.yaml": ALERTS}
+"""Groups of rules by file name."""
 
 
 def as_yaml(groups: Sequence[Group]) -> str:
-    """The rules as Prometheus reads them. Written by hand, so that the package needs no YAML library."""
+    """Return rules in Prometheus' format.
+
+    The YAML is put together here, so that the generator needs no YAML library.
+    """
     lines = [
-        "# Built by: otel-kvpolicy dashboards build. Edit otel_kvpolicy/dashboards/rules.py instead.",
+        "# Built by: python -m dashboards.source.build. Edit dashboards/source/rules.py instead.",
         "groups:",
     ]
     for group in groups:
         lines += [f"  - name: {group.name}", "    rules:"]
         for rule in group.rules:
-            lines += (
-                _alert(rule)
-                if rule.summary
-                else [f"      - record: {rule.name}", *_block("expr", rule.expr)]
-            )
+            lines += _recording(rule) if isinstance(rule, Recording) else _alert(rule)
     return "\n".join(lines) + "\n"
 
 
-def _alert(rule: Rule) -> Iterable[str]:
+def _recording(rule: Recording) -> Iterable[str]:
+    yield f"      - record: {rule.name}"
+    yield from _block("expr", rule.expr)
+
+
+def _alert(rule: Alert) -> Iterable[str]:
     yield f"      - alert: {rule.name}"
     yield from _block("expr", rule.expr)
     if rule.wait:
@@ -260,13 +312,13 @@ def _alert(rule: Rule) -> Iterable[str]:
     yield "        annotations:"
     for key, words in (
         ("summary", rule.summary),
-        ("description", rule.detail),
+        ("description", rule.description),
         ("runbook", rule.runbook),
     ):
         yield from _block(key, words, indent=10)
 
 
 def _block(key: str, words: str, *, indent: int = 8) -> Iterable[str]:
-    # A literal block: nothing in it needs quoting.
+    # Nothing in a literal block needs quoting.
     yield f"{' ' * indent}{key}: |-"
     yield f"{' ' * indent}  {words}"

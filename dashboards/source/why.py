@@ -1,28 +1,28 @@
-"""Dashboard "Why skipped": the calls themselves, with the sentence that explains each."""
+"""Dashboard "Why skipped": single calls, each with the sentence that explains it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from otel_kvpolicy import series as servers
+from otel_kvpolicy import series
 from otel_kvpolicy.telemetry import names
 
-from .common import AGENT, ALERTS, DECISION, EXPLAIN, MODEL, SERVICE, UID_WHY
-from .panels import (
-    JSON,
-    Link,
-    Panel,
-    Query,
-    Row,
-    dashboard,
-    explore,
-    table,
-    text,
-    timeseries,
-    traces,
+from .common import (
+    AGENT,
+    ALERTS,
+    DECISION,
+    EXPLAIN,
+    MODEL,
+    NO_CALLS,
+    NO_SPANS,
+    RANGE,
+    SERVICE,
+    UID_WHY,
 )
-from .queries import DASHBOARD as ALL
-from .queries import label, matches
+from .layout import dashboard
+from .model import JSON, Link, Panel, Query, Row, explore
+from .panels import table, text, timeseries, traces
+from .queries import SELECTED, label, legend, matches
 
 _COLUMNS: Final = (
     names.EXPLANATION,
@@ -34,12 +34,23 @@ _COLUMNS: Final = (
     names.HINT_OUTCOME,
     names.USAGE_CACHE_READ_INPUT_TOKENS,
 )
-NO_TEMPO: Final = "no Tempo, or no such call in the time range"
-NO_SPANS: Final = "no span metrics (the Collector of collector/app.yaml makes them) or no calls"
-_OPEN: Final = Link(
-    EXPLAIN,
-    explore("${__value.text}"),
-)
+NO_TRACES: Final = "no such calls in the time range, or no Tempo"
+_OPEN: Final = Link(EXPLAIN, explore("${__value.text}"))
+
+
+def build() -> JSON:
+    """Return the dashboard."""
+    return dashboard(
+        UID_WHY,
+        "Why skipped",
+        "Single calls with their explanation, from Tempo. Without Tempo, counts by reason from"
+        " metrics.",
+        [Row("Calls (requires Tempo)", _calls()), Row("From metrics", _metrics())],
+        [SERVICE, MODEL, AGENT, DECISION],
+        tempo=True,
+        start="now-1h",
+        annotations=ALERTS,
+    )
 
 
 def _select(condition: str) -> str:
@@ -47,43 +58,33 @@ def _select(condition: str) -> str:
     return f'{{ {condition} && span.{names.REQUEST_MODEL} =~ "$model" }} | select({columns})'
 
 
-def build() -> JSON:
-    """The dashboard."""
-    return dashboard(
-        UID_WHY,
-        "Why skipped",
-        "Single calls with their explanation, from Tempo; counts by reason from span metrics where there is no Tempo.",
-        [Row("Calls (requires Tempo)", _calls()), Row("From metrics alone", _metrics())],
-        [SERVICE, MODEL, AGENT, DECISION],
-        tempo=True,
-        span="now-1h",
-        annotations=ALERTS,
-    )
-
-
 def _calls() -> list[Panel]:
+    outcome = f"span.{names.HINT_OUTCOME}"
     return [
         text(
-            "From a call to its reason",
-            "The column *kvpolicy.explanation* says why. For every signal against its threshold, and what would have changed the "
-            "decision, run\n"
-            "`otel-kvpolicy explain TRACE_ID --from http://127.0.0.1:3200` with the address of Tempo.  \n"
-            "The Collector of `collector/app.yaml` keeps every skipped, rejected and failed call, and a share of the rest.",
+            "Find the reason for a call",
+            "The column *kvpolicy.explanation* has the reason. To compare every signal with its"
+            " threshold, and to see what would have changed the decision, run\n"
+            "`otel-kvpolicy explain TRACE_ID --from http://127.0.0.1:3200` with the address of"
+            " Tempo.  \n"
+            "The Collector of `collector/app.yaml` keeps every skipped, rejected and failed call,"
+            " and a sample of the others.",
         ),
         traces(
             "Calls by decision",
-            "Spans with the decision chosen above. Model selects; service and agent do not (a span without an agent would be lost).",
+            "Spans with the decision selected above. The model variable selects spans. Service and"
+            " agent do not, because spans without an agent would be lost.",
             _select(f'span.{names.DECISION} = "$decision"'),
-            NO_TEMPO,
+            NO_TRACES,
             links=[_OPEN],
         ),
         traces(
-            "Rejected hints and faults",
-            "Calls whose server refused the hint, and calls in which this package failed.",
-            _select(
-                f'(span.{names.HINT_OUTCOME} = "rejected" || span.{names.HINT_OUTCOME} = "error")'
-            ),
-            NO_TEMPO,
+            "Rejected hints and errors",
+            "Calls whose server rejected the hint, and calls that went out unchanged because adding"
+            " the hint failed. Other errors of the policy leave no decision on the span; see"
+            " *Errors* on the dashboard *KV policy*.",
+            _select(f'({outcome} = "rejected" || {outcome} = "error")'),
+            NO_TRACES,
             height=7,
             links=[_OPEN],
         ),
@@ -91,49 +92,48 @@ def _calls() -> list[Panel]:
 
 
 def _metrics() -> list[Panel]:
-    chosen = matches(names.DECISION, "$decision")
-    reasons = label(names.REASONS)
-    agent = label(names.AGENT_NAME)
+    selected = matches(names.DECISION, "$decision")
+    reason, reasons, agent = (
+        label(name) for name in (names.REASON, names.REASONS, names.AGENT_NAME)
+    )
     return [
         timeseries(
-            "Reasons, from the policy's own metrics",
-            "Calls per second with the decision chosen above, by their strongest reason.",
+            "Strongest reason, from the policy's metrics",
+            "Calls per second with the decision selected above, by their strongest reason.",
             "reqps",
             [
                 Query(
-                    ALL.rate(names.DECISIONS, chosen, by=(label(names.REASON),)),
-                    f"{{{{{label(names.REASON)}}}}}",
+                    SELECTED.rate(names.DECISIONS, selected, by=(reason,)),
+                    legend(names.REASON),
                     exemplar=True,
                 )
             ],
-            "no calls",
+            NO_CALLS,
             stack=True,
         ),
         timeseries(
             "All reasons, from span metrics",
-            "Calls per second with the decision chosen above, by all their reasons together, made by the Collector from every span "
-            "before sampling.",
+            "Calls per second with the decision selected above, by all of their reasons. The"
+            " Collector counts every span before it samples.",
             "reqps",
-            [Query(ALL.rate(servers.SPAN_CALLS, chosen, by=(reasons,)), f"{{{{{reasons}}}}}")],
+            [
+                Query(
+                    SELECTED.rate(series.SPAN_CALLS, selected, by=(reasons,)),
+                    legend(names.REASONS),
+                )
+            ],
             NO_SPANS,
             stack=True,
         ),
         table(
-            "Who, from the policy's own metrics",
-            "Calls of the time range with the decision chosen above.",
+            "Calls by service, agent and reason",
+            "Calls in the time range with the decision selected above.",
             "short",
-            [
-                Query(
-                    ALL.counted(
-                        names.DECISIONS,
-                        chosen,
-                        window="$__range",
-                        by=("job", agent, label(names.REASON)),
-                    ),
-                    "calls",
-                )
-            ],
-            "no calls",
+            Query(
+                SELECTED.growth(names.DECISIONS, selected, window=RANGE, by=("job", agent, reason)),
+                "calls",
+            ),
+            NO_CALLS,
             width=24,
         ),
     ]
