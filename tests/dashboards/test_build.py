@@ -1,4 +1,4 @@
-"""The generator, its built files in the repository, and the command ``otel-kvpolicy dashboards``."""
+"""The generator, its built files, and the command ``otel-kvpolicy dashboards``."""
 
 from __future__ import annotations
 
