@@ -87,7 +87,7 @@ def dashboard(
 
 @dataclass
 class _Placer:
-    """Gives panels their ids and positions: left to right, on a new line if the next does not fit."""
+    """Gives panels their ids and positions: left to right, then on a new line."""
 
     y: int = 0
     next_id: int = 1

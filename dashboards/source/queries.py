@@ -238,7 +238,7 @@ class Scope:
         return f"clamp_min({written} - {loaded}, 0)"
 
     def l1_capacity(self) -> str:
-        """Return the size of L1 in bytes: usage over usage ratio, since LMCache does not expose it."""
+        """Return the size of L1 in bytes, which LMCache does not expose: usage / usage ratio."""
         return quotient(self.select(series.L1_BYTES), self.select(series.L1_RATIO))
 
     def l1_free(self) -> str:

@@ -178,7 +178,8 @@ ALERTS: Final = (
                 "warning",
                 'LMCache\'s hit rate fell by {{ printf "%.2f" $value }} in half an hour while the'
                 " skip ratio rose.",
-                "The policy may be skipping prompts that come back. New traffic can also move both.",
+                "The policy may be skipping prompts that come back. New traffic can also be the"
+                " cause.",
                 "Look at Cached share of prompt tokens, by decision. If the share of skipped calls"
                 " is large, lower KV_CACHE_MIN_PREFIX_TOKENS, or switch to observe mode and"
                 " compare.",
@@ -269,7 +270,7 @@ ALERTS: Final = (
                 "5m",
                 "critical",
                 "{{ $labels.instance }} has {{ $value | humanize1024 }}B of memory available.",
-                "The CPU and the GPU share this memory. A GB10 that runs out of it tends to freeze.",
+                "The CPU and the GPU share this memory. A GB10 that runs out tends to freeze.",
                 "Lower LMCache's --l1-size-gb or vLLM's --gpu-memory-utilization, and restart the"
                 " process that grew.",
             ),
