@@ -70,8 +70,8 @@ stress: $(READY) ## 50,000 calls at 64-fold concurrency that end in every way a 
 bench: $(READY) ## what a decision costs, as ratios in one run
 	$(BIN)/python -m benchmarks $(ARGS)
 
-dashboards: $(READY) ## build the dashboards' JSON and the rules anew
-	$(BIN)/otel-kvpolicy dashboards build
+dashboards: $(READY) ## build the dashboards' JSON and the rules' YAML from dashboards/source
+	$(BIN)/python -m dashboards.source.build
 
 tables: $(READY) ## the README's tables from the names file
 	$(BIN)/python -m tools.readme_tables README.md

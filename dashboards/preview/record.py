@@ -1,8 +1,10 @@
-"""Makes the previews: runs a load against stand-ins under a real Prometheus and node_exporter, then draws what Prometheus holds.
+"""Record data for the previews and draw them.
 
     python -m dashboards.preview.record --minutes 6
 
-From the root of a checkout, with Debian's prometheus and prometheus-node-exporter installed, and the test dependencies.
+This script calls stand-ins for vLLM and LMCache for some minutes, lets a real Prometheus and
+node_exporter collect the metrics, and then runs ``render.py``. Run it from the root of a clone. It
+needs the test dependencies and Debian's packages prometheus and prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -39,12 +41,15 @@ AGENTS = ("planner", "support", "reporter")
 
 
 def words(draw: random.Random, count: int) -> str:
-    """Some words."""
+    """Return ``count`` random words."""
     return " ".join(draw.choice(WORDS) for _ in range(count))
 
 
 def load(client: OpenAI, until: float) -> None:
-    """Conversations behind a few system prompts, and one-off questions, whose share swings every two minutes."""
+    """Make calls until a time: conversations, and one-off questions.
+
+    The conversations share a few system prompts. The share of questions changes every minute.
+    """
     draw = random.Random(7)  # noqa: S311 - the same load every time
     systems = {agent: words(draw, 1500) for agent in AGENTS}
     talks: list[tuple[str, list[Any]]] = []
@@ -72,7 +77,7 @@ def load(client: OpenAI, until: float) -> None:
 
 
 def main() -> None:
-    """Records and draws."""
+    """Record and draw."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -120,7 +125,7 @@ def main() -> None:
             f"--minutes={minutes - 0.5}",
             f"--spans={spans}",
         ]
-        subprocess.run(command, check=True)  # noqa: S603 - our own script
+        subprocess.run(command, check=True)  # noqa: S603 - a script of this repository
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Draws the dashboards from a real Prometheus, as pictures for the README. A preview: matplotlib, not Grafana.
+"""Draw pictures of the dashboards for the README, from the data of a real Prometheus.
 
     python dashboards/preview/render.py http://127.0.0.1:9090 --minutes 5
 
-Reads the built JSON, fills in variables as Grafana would, runs every query, and draws each panel by its kind, unit, colours and
-thresholds, once on a light and once on a dark background. Panels that ask Tempo
-for calls are drawn from spans of the run, the others say so. Needs matplotlib.
+The pictures are previews made with matplotlib, not screenshots of Grafana. This script reads the
+built JSON, fills in the variables as Grafana does, runs every query, and draws each panel with its
+kind, unit, colors and thresholds, once on a light and once on a dark background. Panels that list
+calls from Tempo are drawn from spans of the run; other Tempo panels say that they are not drawn.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from PIL import Image
 
 JSON = dict[str, Any]
 FOLDER = Path(__file__).parent
-LABEL = "preview drawn with matplotlib from a real Prometheus and the run's own spans, not a screenshot of Grafana"
+LABEL = (
+    "preview drawn with matplotlib from the data of a real Prometheus and the run's spans,"
+    " not a screenshot of Grafana"
+)
 THEMES = {
     "light": {
         "page": "#f4f5f5",
@@ -75,14 +79,14 @@ ORDER = [
 ]
 
 
-def colour(name: str) -> str:
-    """A colour of Grafana's palette."""
+def color(name: str) -> str:
+    """Return a color of Grafana's palette as ``#rrggbb``."""
     if name.startswith("#"):
         return name
-    found = re.fullmatch(r"(super-light-|light-|semi-dark-|dark-)?(\w+)", name)
-    assert found
-    factor = SHADES[found[1] or ""]
-    parts = [int(HUES[found[2]][i : i + 2], 16) for i in (1, 3, 5)]
+    match = re.fullmatch(r"(super-light-|light-|semi-dark-|dark-)?(\w+)", name)
+    assert match
+    factor = SHADES[match[1] or ""]
+    parts = [int(HUES[match[2]][i : i + 2], 16) for i in (1, 3, 5)]
     mixed = [
         part * factor if factor <= 1 else part + (255 - part) * (factor - 1) * 2 for part in parts
     ]
@@ -90,6 +94,7 @@ def colour(name: str) -> str:
 
 
 def scaled(value: float, base: float, suffixes: list[str], digits: int = 1) -> str:
+    """Return a value with the suffix of its order of magnitude."""
     step = 0
     while abs(value) >= base and step < len(suffixes) - 1:
         value, step = value / base, step + 1
@@ -101,7 +106,7 @@ def scaled(value: float, base: float, suffixes: list[str], digits: int = 1) -> s
 
 
 def shown(value: float, unit: str) -> str:
-    """A value in its unit."""
+    """Return a value in its unit, roughly as Grafana shows it."""
     if not math.isfinite(value):
         return "–"
     if unit in ("percentunit", "percent"):
@@ -121,7 +126,7 @@ def shown(value: float, unit: str) -> str:
 
 
 class Source:
-    """Prometheus, asked as Grafana would ask."""
+    """Runs queries in Prometheus as Grafana does."""
 
     def __init__(self, url: str, start: float, end: float, step: int, window: str) -> None:
         self.url, self.start, self.end, self.step, self.window = (
@@ -133,57 +138,61 @@ class Source:
         )
 
     def fill(self, expr: str) -> str:
+        """Replace Grafana's macros and variables; all variables select All."""
         values = {
             "__rate_interval": self.window,
             "__range": f"{round(self.end - self.start)}s",
             "chunk": "256",
             "decision": "skip",
         }
-        return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ".*"), expr)
+        return re.sub(r"\$(\w+)", lambda match: values.get(match[1], ".*"), expr)
 
     def ask(self, target: JSON) -> list[JSON]:
+        """Return the series that a panel's query gives."""
         expr = self.fill(target["expr"])
         if target["instant"]:
-            path, given = "query", {"query": expr, "time": self.end}
+            path, parameters = "query", {"query": expr, "time": self.end}
         else:
-            path, given = (
+            path, parameters = (
                 "query_range",
                 {"query": expr, "start": self.start, "end": self.end, "step": self.step},
             )
-        address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(given)}"
-        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - the address is the user's own
+        address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        # The address is the one that the user gave.
+        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310
             result = json.load(answer)["data"]["result"]
         assert isinstance(result, list)
         return result
 
 
 def legend(target: JSON, labels: JSON) -> str:
-    return (
-        re.sub(
-            r"\{\{(\w+)\}\}", lambda found: str(labels.get(found[1], "")), target["legendFormat"]
-        ).strip()
-        or "(none)"
+    """Return the legend of a series."""
+    text = re.sub(
+        r"\{\{(\w+)\}\}", lambda match: str(labels.get(match[1], "")), target["legendFormat"]
     )
+    return text.strip() or "(none)"
 
 
 def collected(panel: JSON, source: Source) -> list[tuple[str, list[float], list[float]]]:
-    found = []
+    """Return the legend, times and values of each series of a panel."""
+    collection = []
     for target in panel["targets"]:
         for series in source.ask(target):
             points = series["values"] if "values" in series else [series["value"]]
-            found.append(
+            collection.append(
                 (
                     legend(target, series["metric"]),
                     [float(t) for t, _ in points],
                     [float(v) for _, v in points],
                 )
             )
-    return found
+    return collection
 
 
 def fixed(panel: JSON) -> dict[str, str]:
+    """Return the color of each series that has one of its own."""
     return {
-        override["matcher"]["options"]: colour(part["value"]["fixedColor"])
+        override["matcher"]["options"]: color(part["value"]["fixedColor"])
         for override in panel["fieldConfig"]["overrides"]
         for part in override["properties"]
         if part["id"] == "color"
@@ -191,10 +200,15 @@ def fixed(panel: JSON) -> dict[str, str]:
 
 
 class Drawing:
-    """One dashboard on one background."""
+    """Draws one dashboard on a light or a dark background."""
 
     def __init__(self, dashboard: JSON, source: Source, spans: list[JSON], theme: str) -> None:
-        self.dashboard, self.source, self.kept, self.theme = dashboard, source, spans, THEMES[theme]
+        self.dashboard, self.source, self.spans_of_run, self.theme = (
+            dashboard,
+            source,
+            spans,
+            THEMES[theme],
+        )
         shown_panels = [
             panel
             for panel in dashboard["panels"]
@@ -206,6 +220,7 @@ class Drawing:
         )
 
     def draw(self) -> Figure:
+        """Return the picture of the dashboard."""
         figure = plt.figure(figsize=(16, self.height * 0.36), dpi=75, facecolor=self.theme["page"])
         top = f"{self.dashboard['title']}  ·  {LABEL}"
         figure.text(
@@ -240,6 +255,7 @@ class Drawing:
         return figure
 
     def panel(self, figure: Figure, panel: JSON, box: tuple[float, float, float, float]) -> None:
+        """Draw one panel into a box of the figure."""
         x, y, width, height = box
         frame = figure.add_axes(box, facecolor=self.theme["panel"], xticks=[], yticks=[])
         for spine in frame.spines.values():
@@ -323,7 +339,7 @@ class Drawing:
 
     def lines(self, axes: Axes, panel: JSON) -> None:
         series = collected(panel, self.source)
-        defaults, colours = panel["fieldConfig"]["defaults"], fixed(panel)
+        defaults, colors = panel["fieldConfig"]["defaults"], fixed(panel)
         if not series:
             self.empty(axes, panel)
             return
@@ -331,18 +347,18 @@ class Drawing:
         moments = sorted({t for _, times, _ in series for t in times})
         base = [0.0] * len(moments)
         for index, (name, times, values) in enumerate(series):
-            tone = colours.get(name, colour(ORDER[index % len(ORDER)]))
+            tone = colors.get(name, color(ORDER[index % len(ORDER)]))
             label = f"{name}  {shown(values[-1], unit)}"
             if stacked:
-                at = dict(zip(times, values, strict=True))
-                upper = [low + at.get(t, 0.0) for low, t in zip(base, moments, strict=True)]
+                value_at = dict(zip(times, values, strict=True))
+                upper = [low + value_at.get(t, 0.0) for low, t in zip(base, moments, strict=True)]
                 axes.fill_between(moments, base, upper, color=tone, alpha=0.55, linewidth=0)
                 axes.plot(moments, upper, color=tone, linewidth=0.9, label=label)
                 base = upper
             else:
                 axes.plot(times, values, color=tone, linewidth=1.4, label=label)
         for step in defaults["thresholds"]["steps"][1:]:
-            axes.axhline(step["value"], color=colour(step["color"]), linewidth=0.9, linestyle="--")
+            axes.axhline(step["value"], color=color(step["color"]), linewidth=0.9, linestyle="--")
         low, high = defaults.get("min"), defaults.get("max")
         top = axes.get_ylim()[1]
         axes.set_ylim(
@@ -431,7 +447,7 @@ class Drawing:
         ]
         labels = [s["metric"]["le"] for s in series]
         scale = mpl.colors.LinearSegmentedColormap.from_list(
-            "cells", [self.theme["panel"], colour("orange")]
+            "cells", [self.theme["panel"], color("orange")]
         )
         axes.grid(visible=False)
         extent = (moments[0], moments[-1] + self.source.step, -0.5, len(cells) - 0.5)
@@ -495,7 +511,7 @@ class Drawing:
                 y,
                 wrapped,
                 transform=axes.transAxes,
-                color=colour(tone),
+                color=color(tone),
                 fontsize=size,
                 weight="bold",
                 ha="left" if many else "center",
@@ -503,20 +519,25 @@ class Drawing:
             )
 
     def spans(self, axes: Axes, panel: JSON) -> None:
-        """What Tempo would list, from the spans of the run: the query's condition on the decision, and its columns."""
+        """Draw the table that Tempo would give, from the spans of the run.
+
+        Only the query's condition on the decision and its columns are used.
+        """
         query = self.source.fill(panel["targets"][0]["query"])
         wanted = re.search(r'span\.(kvpolicy\.[a-z.]+) = "(\w+)"', query)
         columns = (
             re.findall(r"span\.([\w.]+)", query.split("select(")[1]) if "select(" in query else []
         )
-        found = [
-            span for span in self.kept if columns and wanted and span.get(wanted[1]) == wanted[2]
+        listed = [
+            span
+            for span in self.spans_of_run
+            if columns and wanted and span.get(wanted[1]) == wanted[2]
         ][-13:]
-        if not found:
+        if not listed:
             words = (
-                "no such call in this run"
+                "no such calls in this run"
                 if columns
-                else "asks Tempo for vLLM's spans (not part of this preview)"
+                else "needs vLLM's spans in Tempo (not part of this preview)"
             )
             axes.text(
                 0.5,
@@ -537,10 +558,10 @@ class Drawing:
                 name.removeprefix("kvpolicy."),
                 transform=axes.transAxes,
                 fontsize=6.5,
-                color=colour("blue"),
+                color=color("blue"),
                 va="center",
             )
-            for row, span in enumerate(reversed(found)):
+            for row, span in enumerate(reversed(listed)):
                 value = (
                     ", ".join(span[name])
                     if isinstance(span.get(name), list)
@@ -559,11 +580,11 @@ class Drawing:
 
     def table(self, axes: Axes, panel: JSON) -> None:
         (target,) = panel["targets"]
-        found = sorted(self.source.ask(target), key=lambda s: -float(s["value"][1]))[:9]
-        if not found:
+        rows = sorted(self.source.ask(target), key=lambda s: -float(s["value"][1]))[:9]
+        if not rows:
             self.empty(axes, panel)
             return
-        columns = sorted({key for s in found for key in s["metric"]})
+        columns = sorted({key for s in rows for key in s["metric"]})
         wide = axes.get_position().width
         names = [*columns, target["legendFormat"]]
         for column, name in enumerate(names):
@@ -574,10 +595,10 @@ class Drawing:
                 name,
                 transform=axes.transAxes,
                 fontsize=7,
-                color=colour("blue"),
+                color=color("blue"),
                 va="center",
             )
-            for row, series in enumerate(found):
+            for row, series in enumerate(rows):
                 value = (
                     f"{float(series['value'][1]):,.0f}"
                     if column == len(columns)
@@ -602,31 +623,33 @@ class Drawing:
 
 
 def main() -> None:
-    """Draws every dashboard, light and dark."""
+    """Draw every dashboard, light and dark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("prometheus")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--step", type=int, default=2, help="seconds")
-    parser.add_argument("--window", default="20s", help="for $__rate_interval")
+    parser.add_argument("--window", default="20s", help="range of rates ($__rate_interval)")
     parser.add_argument(
-        "--spans", type=Path, help="JSON list of span attributes, for the panels that ask Tempo"
+        "--spans", type=Path, help="JSON list of span attributes, for the panels that list calls"
     )
     parser.add_argument("--to", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    options = parser.parse_args()
     end = time.time()
-    spans = json.loads(given.spans.read_text()) if given.spans else []
-    source = Source(given.prometheus, end - given.minutes * 60, end, given.step, given.window)
+    spans = json.loads(options.spans.read_text()) if options.spans else []
+    source = Source(
+        options.prometheus, end - options.minutes * 60, end, options.step, options.window
+    )
     for path in sorted((FOLDER.parent / "grafana").glob("*.json")):
         for theme in THEMES:
             figure = Drawing(json.loads(path.read_text()), source, spans, theme).draw()
             drawn = io.BytesIO()
             figure.savefig(drawn, facecolor=figure.get_facecolor())
             plt.close(figure)
-            # A palette is enough for flat colours, and a third of the size.
+            # A palette is enough for flat colors, and makes the file three times smaller.
             Image.open(drawn).convert("RGB").quantize(128).save(
-                given.to / f"{path.stem}-{theme}.png", optimize=True
+                options.to / f"{path.stem}-{theme}.png", optimize=True
             )
 
 

@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 
+from dashboards.source.queries import label
 from otel_kvpolicy import series as servers
-from otel_kvpolicy.dashboards.queries import label
 from otel_kvpolicy.telemetry import names
 
 from ..dashboards.live import free_port, until

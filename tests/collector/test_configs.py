@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.source.queries import LMCACHE_JOB, SENT
 from otel_kvpolicy import series as servers
-from otel_kvpolicy.dashboards.queries import LMCACHE_JOB, SENT
 from otel_kvpolicy.telemetry import names
 
 FOLDER = Path(__file__).parents[2] / "collector"

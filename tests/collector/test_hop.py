@@ -19,9 +19,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import names
 
-from ..dashboards.built import fill
+from ..dashboards.built import fill, panel_expr
 from ..dashboards.live import App, Prometheus, free_port, listening, until
-from ..dashboards.test_live import panel_expr
 from .otlp import Sink, snappy, write_request
 
 KINDS = ("store", "store", "skip", "caller", "store", "skip")

@@ -1,7 +1,10 @@
-"""An instrumented application that makes the calls it is told to, one JSON line each, and tells Prometheus.
+"""An instrumented application that makes calls on request and exposes its metrics.
 
-Run by the live tests in a process of its own: instrumentation is global. Serves a metrics page; with the address of an OTLP endpoint as
-its argument it sends metrics and spans there instead. Answers each line with what the client itself saw.
+It runs in a separate process, because instrumentation is global. Each line of JSON on its standard
+input describes calls to make, and each line of its output holds what the client saw of them.
+
+It serves a metrics page. If its argument is the address of an OTLP endpoint, it sends metrics and
+spans there instead.
 """
 
 from __future__ import annotations
@@ -32,13 +35,16 @@ WORDS = [
 
 
 def words(seed: str, count: int) -> str:
-    """Always the same words for a seed."""
+    """Return ``count`` words, always the same for a seed."""
     draw = random.Random(seed)
     return " ".join(draw.choice(WORDS) for _ in range(count))
 
 
 def messages(kind: str, number: int, scale: float) -> list[Any]:
-    """A one-off prompt of more than a chunk, or one behind one of three long system prompts."""
+    """Return a one-off prompt, or for some kinds a prompt with one of three long system prompts.
+
+    Both are longer than a chunk.
+    """
     if kind in ("store", "rejected"):
         system = words(f"system {number % 3}", round(1600 * scale))
         return [
@@ -49,7 +55,7 @@ def messages(kind: str, number: int, scale: float) -> list[Any]:
 
 
 def fail(_span: Any, _decision: Any, request: Any) -> None:
-    """A hook that raises when the call asks for it."""
+    """Raise an error if the call asks for it (``decision_hook``)."""
     if request.get("user") == "fault":
         raise LookupError
 
@@ -75,15 +81,15 @@ def call(client: OpenAI, model: str, kind: str, number: int, scale: float) -> di
     }
 
 
-def scraped() -> int:
-    """Instruments for a metrics page; its port."""
+def serve_metrics() -> int:
+    """Instrument this process, serve a metrics page and return its port."""
     provider = MeterProvider([PrometheusMetricReader()], resource=RESOURCE)
     KVPolicyInstrumentor().instrument(meter_provider=provider, decision_hook=fail)
     return int(start_http_server(0, addr="127.0.0.1")[0].server_port)
 
 
-def sent(endpoint: str) -> None:
-    """Instruments for OTLP."""
+def send_otlp(endpoint: str) -> None:
+    """Instrument this process and send metrics and spans to an OTLP endpoint."""
     reader = PeriodicExportingMetricReader(
         OTLPMetricExporter(f"{endpoint}/v1/metrics"), export_interval_millis=500
     )
@@ -98,17 +104,17 @@ def sent(endpoint: str) -> None:
 def main() -> None:
     if len(sys.argv) > 1:
         port = 0
-        sent(sys.argv[1])
+        send_otlp(sys.argv[1])
     else:
-        port = scraped()
+        port = serve_metrics()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        given = json.loads(line)
-        client = OpenAI(api_key="none", base_url=given["base_url"], max_retries=0)
+        order = json.loads(line)
+        client = OpenAI(api_key="none", base_url=order["base_url"], max_retries=0)
         seen = [
-            call(client, given["model"], kind, number, given["scale"])
-            for kind, number in given["calls"]
+            call(client, order["model"], kind, number, order["scale"])
+            for kind, number in order["calls"]
         ]
         sys.stdout.write(json.dumps(seen) + "\n")
         sys.stdout.flush()

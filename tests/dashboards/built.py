@@ -6,40 +6,52 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
-from otel_kvpolicy.dashboards import files
+from dashboards.source.build import files
 
 FILES = files()
 DASHBOARDS: dict[str, dict[str, Any]] = {
     name: json.loads(text) for name, text in FILES.items() if name.endswith(".json")
 }
-RULES: list[dict[str, Any]] = [
-    rule
+RULES: dict[str, list[dict[str, Any]]] = {
+    name: [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
     for name, text in FILES.items()
     if name.endswith(".yaml")
-    for group in yaml.safe_load(text)["groups"]
-    for rule in group["rules"]
-]
+}
+ALL_RULES = [rule for rules in RULES.values() for rule in rules]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A PromQL query, and what asks it."""
+    """A PromQL query and the part of a built file that has it.
 
-    where: str
+    Attributes:
+        kind: kind of that part.
+        name: title of the panel, or name of the variable, annotation or rule.
+        expr: PromQL.
+        ref: letter of a panel's query.
+        label: label that a variable offers.
+        unit: unit of a panel.
+        instant: whether a panel asks for one moment only.
+    """
+
+    kind: Literal["panel", "variable", "annotation", "rule"]
+    name: str
     expr: str
+    ref: str = ""
+    label: str = ""
     unit: str = ""
     instant: bool = False
 
     def __str__(self) -> str:
-        return self.where
+        return f"{self.kind} {self.name}" + (f" / {self.ref}" if self.ref else "")
 
 
 def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All panels but rows, those of collapsed rows too."""
+    """Yield every panel except rows, including the panels of collapsed rows."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel["panels"]
@@ -51,46 +63,40 @@ def is_prometheus(panel: dict[str, Any]) -> bool:
     return bool(panel.get("targets")) and panel["datasource"]["type"] == "prometheus"
 
 
-def panel_queries() -> Iterator[Asked]:
-    for dashboard in DASHBOARDS.values():
-        for panel in filter(is_prometheus, panels(dashboard)):
-            for target in panel["targets"]:
-                unit = panel["fieldConfig"]["defaults"]["unit"]
-                yield Asked(
-                    f"{dashboard['title']} / {panel['title']} / {target['refId']}",
-                    target["expr"],
-                    unit,
-                    target["instant"],
-                )
-
-
-def variable_queries() -> Iterator[Asked]:
-    """The selectors of ``label_values``, as the series API is asked for them."""
-    for dashboard in DASHBOARDS.values():
-        for variable in dashboard["templating"]["list"]:
-            if variable["type"] == "query":
-                found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
-                assert found, variable["query"]
-                yield Asked(
-                    f"{dashboard['title']} / variable {variable['name']} of {found[2]}", found[1]
-                )
-
-
-def annotation_queries() -> Iterator[Asked]:
-    for dashboard in DASHBOARDS.values():
-        for annotation in dashboard["annotations"]["list"]:
+def panel_queries(dashboard: dict[str, Any]) -> Iterator[Asked]:
+    for panel in filter(is_prometheus, panels(dashboard)):
+        for target in panel["targets"]:
             yield Asked(
-                f"{dashboard['title']} / annotation {annotation['name']}", annotation["expr"]
+                "panel",
+                panel["title"],
+                target["expr"],
+                ref=target["refId"],
+                unit=panel["fieldConfig"]["defaults"]["unit"],
+                instant=target["instant"],
             )
 
 
-def rule_queries() -> Iterator[Asked]:
-    for rule in RULES:
-        yield Asked(f"rule {rule.get('record') or rule['alert']}", rule["expr"])
+def variable_queries(dashboard: dict[str, Any]) -> Iterator[Asked]:
+    """Yield the selectors inside ``label_values``, as the series API gets them."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+            assert match, variable["query"]
+            yield Asked("variable", variable["name"], match[1], label=match[2])
+
+
+def annotation_queries(dashboard: dict[str, Any]) -> Iterator[Asked]:
+    for annotation in dashboard["annotations"]["list"]:
+        yield Asked("annotation", annotation["name"], annotation["expr"])
+
+
+def rule_queries(rules: list[dict[str, Any]]) -> Iterator[Asked]:
+    for rule in rules:
+        yield Asked("rule", rule.get("record") or rule["alert"], rule["expr"])
 
 
 def fill(expr: str, *, window: str = "5m", span: str = "1h", **variables: str) -> str:
-    """What Grafana does to a query before it sends it: macros, and variables (All where none is named)."""
+    """Replace Grafana's macros and variables; a variable that is not given selects All."""
     values = {
         "__rate_interval": window,
         "__range": span,
@@ -98,7 +104,31 @@ def fill(expr: str, *, window: str = "5m", span: str = "1h", **variables: str) -
         "decision": "skip",
         **variables,
     }
-    return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ".*"), expr)
+    return re.sub(r"\$(\w+)", lambda match: values.get(match[1], ".*"), expr)
 
 
-ALL_QUERIES = [*panel_queries(), *variable_queries(), *annotation_queries(), *rule_queries()]
+def panel_expr(title: str, legend: str = "") -> str:
+    """Return a panel's query by the panel's title and the query's legend."""
+    exprs = [
+        target["expr"]
+        for dashboard in DASHBOARDS.values()
+        for panel in panels(dashboard)
+        for target in panel.get("targets", [])
+        if panel["title"] == title and legend in ("", target.get("legendFormat"))
+    ]
+    assert len(exprs) == 1, (title, legend, exprs)
+    return str(exprs[0])
+
+
+QUERIES: dict[str, list[Asked]] = {
+    **{
+        name: [
+            *panel_queries(dashboard),
+            *variable_queries(dashboard),
+            *annotation_queries(dashboard),
+        ]
+        for name, dashboard in DASHBOARDS.items()
+    },
+    **{name: list(rule_queries(rules)) for name, rules in RULES.items()},
+}
+"""All queries of each built file."""

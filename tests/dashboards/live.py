@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, and pages for it to scrape."""
+"""A real Prometheus on loopback, and metrics pages for it to scrape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def until(condition: Callable[[], Any], what: str, *, within: float = DEADLINE) -> Any:
-    """Polls until a condition holds; its value."""
+    """Poll until a condition holds and return its value."""
     end = time.monotonic() + within
     while not (value := condition()):
         assert time.monotonic() < end, f"never happened: {what}"
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 class Pages:
-    """Serves metrics pages; each is a function of nothing, called at every scrape."""
+    """Serves metrics pages. Each page is a function that is called at every scrape."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Callable[[], str]] = {}
@@ -60,12 +60,12 @@ class Pages:
                 self.wfile.write(body)
 
             def handle(self) -> None:
-                # A scrape that ended early, as Prometheus stops.
+                # Prometheus ends its scrapes early when it stops.
                 with suppress(ConnectionError):
                     super().handle()
 
             def log_message(self, *args: object) -> None:
-                """No log."""
+                """Do not log."""
 
         self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -84,7 +84,7 @@ class Pages:
 
 
 class Growing:
-    """A saved page brought to life: gauges stay, counters and histograms are once more their size at every scrape."""
+    """A saved page whose counters and histograms grow by their own size at every scrape."""
 
     def __init__(self, text: str) -> None:
         self._families = list(text_string_to_metric_families(text))
@@ -108,7 +108,7 @@ class Growing:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without settings of this package or of OpenTelemetry that are meant for other processes."""
+    """Return this process's environment without settings of this package and of OpenTelemetry."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -118,7 +118,7 @@ def _environment() -> dict[str, str]:
 
 
 class App:
-    """The instrumented application."""
+    """The instrumented application in a process of its own; see ``app.py``."""
 
     def __init__(
         self, *arguments: str, model: str = "stand-in", scale: float = 1, **environment: str
@@ -138,7 +138,7 @@ class App:
         self._made = 0
 
     def calls(self, base_url: str, *kinds: str) -> list[dict[str, Any]]:
-        """Makes calls; what the client saw of each."""
+        """Make one call per kind and return what the client saw of each."""
         assert self._process.stdin
         assert self._process.stdout
         numbered = []
@@ -172,23 +172,19 @@ class App:
 
 
 def target(job: str, instance: str, port: int, path: str = "/metrics") -> dict[str, Any]:
-    """A scrape of one page, under the name that the host would have."""
+    """Return a scrape configuration for one page, with the instance that a real host would have."""
     static = [{"targets": [f"{LOOPBACK}:{port}"], "labels": {"instance": instance}}]
     return {
         "job_name": f"{job}/{instance}",
         "metrics_path": path,
         "static_configs": static,
-        "relabel_configs": [_job(job)],
+        # Job names must be unique in a configuration, so the label is set afterwards.
+        "relabel_configs": [{"target_label": "job", "replacement": job}],
     }
 
 
-def _job(job: str) -> dict[str, str]:
-    # Job names must be unique in a config, so the label is set afterwards.
-    return {"target_label": "job", "replacement": job}
-
-
 class Prometheus:
-    """Debian's Prometheus with the built rules, evaluated and scraped every second."""
+    """Debian's Prometheus with the built rules; it scrapes and evaluates every second."""
 
     def __init__(
         self, folder: Path, targets: list[dict[str, Any]], alertmanager: int | None = None
@@ -220,7 +216,7 @@ class Prometheus:
         )
 
     def start(self) -> None:
-        """Starts, and waits until it answers."""
+        """Start Prometheus and wait until it answers."""
         command = [
             tool("prometheus", package="prometheus"),
             f"--config.file={self._folder / 'prometheus.yml'}",
@@ -241,7 +237,7 @@ class Prometheus:
             return False
 
     def stop(self) -> None:
-        """Stops it in good order."""
+        """Stop Prometheus and wait until it has ended."""
         assert self._process
         self._process.terminate()
         self._process.wait(20)
@@ -260,21 +256,21 @@ class Prometheus:
         self._client.close()
 
     def api(self, path: str, **params: Any) -> Any:
-        """Data of an API call that must succeed."""
+        """Return the data of an API call, which must succeed."""
         answer = self._client.get(f"/api/v1/{path}", params=params)
         body = answer.json()
         assert body["status"] == "success", f"{params}: {body.get('error')}"
         return body["data"]
 
     def vector(self, expr: str, at: float | None = None) -> list[tuple[dict[str, str], float]]:
-        """An instant query's labels and values."""
+        """Return the labels and values of an instant query."""
         found = self.api("query", query=expr, **({} if at is None else {"time": at}))
         if found["resultType"] == "scalar":
             return [({}, float(found["result"][1]))]
         return [(sample["metric"], float(sample["value"][1])) for sample in found["result"]]
 
     def number(self, expr: str, at: float | None = None) -> float | None:
-        """An instant query's only value; None without one."""
+        """Return the only value of an instant query, or None without one."""
         found = self.vector(expr, at)
         assert len(found) <= 1, found
         return found[0][1] if found else None
@@ -282,7 +278,7 @@ class Prometheus:
     def samples(
         self, selector: str, at: float
     ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-        """Raw samples of a range selector."""
+        """Return the raw samples of a range selector."""
         found = self.api("query", query=selector, time=at)["result"]
         return [
             (series["metric"], [(moment, float(value)) for moment, value in series["values"]])
@@ -292,7 +288,7 @@ class Prometheus:
     def matrix(
         self, expr: str, start: float, end: float, step: float
     ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-        """A range query's series."""
+        """Return the series of a range query."""
         found = self.api("query_range", query=expr, start=start, end=end, step=step)["result"]
         return [
             (series["metric"], [(moment, float(value)) for moment, value in series["values"]])
@@ -302,7 +298,7 @@ class Prometheus:
 
 @contextmanager
 def listening(command: list[str], port: int) -> Iterator[int]:
-    """Runs a program that listens on a port, as soon as it does."""
+    """Run a program and wait until it listens on its port."""
 
     def up() -> bool:
         with socket.socket() as probe:
@@ -318,7 +314,7 @@ def listening(command: list[str], port: int) -> Iterator[int]:
 
 @contextmanager
 def node_exporter() -> Iterator[int]:
-    """Debian's node_exporter; its port."""
+    """Run Debian's node_exporter on a free port."""
     port = free_port()
     program = tool("prometheus-node-exporter", package="prometheus-node-exporter")
     with listening([program, f"--web.listen-address={LOOPBACK}:{port}"], port):
@@ -327,7 +323,7 @@ def node_exporter() -> Iterator[int]:
 
 @contextmanager
 def alertmanager(folder: Path) -> Iterator[int]:
-    """Debian's Alertmanager, which tells nobody; its port."""
+    """Run Debian's Alertmanager, without receivers, on a free port."""
     port = free_port()
     config = folder / "alertmanager.yml"
     config.write_text("route: {receiver: nobody, group_wait: 0s}\nreceivers: [{name: nobody}]\n")

@@ -1,4 +1,4 @@
-"""A metric is named the same on every path into Prometheus: scraped from the SDK's exporter, and sent by OTLP to Prometheus 3."""
+"""A metric has the same name on every path into Prometheus: scraped, and sent by OTLP."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from otel_kvpolicy import series as servers
-from otel_kvpolicy.dashboards.queries import label
+from dashboards.source.queries import label
+from otel_kvpolicy import series
 from otel_kvpolicy.telemetry import names
-from otel_kvpolicy.telemetry.names import Metric
 
 UNITS = {"s": "seconds", "ms": "milliseconds", "By": "bytes", "1": ""}
 
-# Written down, not computed: what Prometheus' OTLP receiver stores with its default translation (UnderscoreEscapingWithSuffixes).
-TABLE = {
+# Typed in, not computed: the names that Prometheus' OTLP receiver stores with its default
+# translation, UnderscoreEscapingWithSuffixes.
+STORED = {
     "kvpolicy.decisions": "kvpolicy_decisions_total",
     "kvpolicy.prompt.tokens": "kvpolicy_prompt_tokens_total",
     "kvpolicy.cached.tokens": "kvpolicy_cached_tokens_total",
@@ -29,7 +29,10 @@ TABLE = {
 
 
 def translated(name: str, unit: str, kind: str) -> str:
-    """The rules of OpenTelemetry's "Prometheus and OpenMetrics compatibility", as Prometheus 3 applies them to OTLP."""
+    """Return the name that Prometheus 3 stores for an OTLP metric.
+
+    The rules are those of OpenTelemetry's "Prometheus and OpenMetrics Compatibility".
+    """
     stem = re.sub(r"[^a-zA-Z0-9_:]", "_", name)
     suffix = UNITS.get(unit, "") if not unit.startswith("{") else ""
     if suffix and not stem.endswith(suffix):
@@ -41,18 +44,15 @@ def translated(name: str, unit: str, kind: str) -> str:
     return stem
 
 
-@pytest.mark.parametrize("metric", names.METRICS, ids=lambda metric: metric.name)
-def test_sent_by_otlp(metric: Metric) -> None:
-    assert (
-        metric.prometheus == TABLE[metric.name] == translated(metric.name, metric.unit, metric.kind)
-    )
+def test_names_of_metrics_sent_by_otlp(subtests: pytest.Subtests) -> None:
+    assert set(STORED) == {metric.name for metric in names.METRICS}
+    for metric in names.METRICS:
+        with subtests.test(metric.name):
+            assert metric.prometheus == STORED[metric.name]
+            assert metric.prometheus == translated(metric.name, metric.unit, metric.kind)
 
 
-def test_the_table_is_complete() -> None:
-    assert set(TABLE) == {metric.name for metric in names.METRICS}
-
-
-def test_scraped_from_the_sdk() -> None:
+def test_names_of_metrics_scraped_from_the_sdk(subtests: pytest.Subtests) -> None:
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(registry=registry)
     provider = MeterProvider([reader])
@@ -74,28 +74,33 @@ def test_scraped_from_the_sdk() -> None:
     }
     provider.shutdown()
     for metric in names.METRICS:
-        for suffix in ("",) if metric.kind == "counter" else ("_bucket", "_sum", "_count"):
-            assert {label(name) for name in metric.attributes} <= page[
-                f"{metric.prometheus}{suffix}"
-            ]
+        with subtests.test(metric.name):
+            labels = {label(name) for name in metric.attributes}
+            suffixes = ("",) if metric.kind == "counter" else ("_bucket", "_sum", "_count")
+            for suffix in suffixes:
+                assert labels <= page[f"{metric.prometheus}{suffix}"]
 
 
-def test_span_metrics_are_named_by_the_same_rules() -> None:
-    """Namespace and names of the span_metrics connector, its unit set to seconds in collector/app.yaml."""
-    assert translated("traces.span.metrics.calls", "", "counter") == servers.SPAN_CALLS.name
-    assert (
-        translated("traces.span.metrics.duration", "s", "histogram") == servers.SPAN_DURATION.name
-    )
+def test_span_metrics_follow_the_same_rules() -> None:
+    """Names are the span_metrics connector's; collector/app.yaml sets its unit to seconds."""
+    assert translated("traces.span.metrics.calls", "", "counter") == series.SPAN_CALLS.name
+    assert translated("traces.span.metrics.duration", "s", "histogram") == series.SPAN_DURATION.name
 
 
-def test_a_gauge_would_have_to_be_named_ratio() -> None:
-    """The SDK's exporter adds no _ratio to a gauge of unit 1, Prometheus 3 does: only a name that ends in it is the same on both."""
+def test_no_metric_is_a_gauge_whose_name_depends_on_the_path() -> None:
+    """Prometheus 3 adds ``_ratio`` to a gauge of unit 1, and the SDK's exporter does not.
+
+    Only a name that ends in ``_ratio`` is the same on both paths.
+    """
     assert translated("kvpolicy.skip", "1", "gauge") == "kvpolicy_skip_ratio"
     assert translated("kvpolicy.skip_ratio", "1", "gauge") == "kvpolicy_skip_ratio"
     assert not [metric for metric in names.METRICS if metric.kind not in ("counter", "histogram")]
 
 
-def test_scraped_pages_keep_their_names_through_otlp() -> None:
-    """The Collector sends what it scraped by OTLP: a counter keeps its name only if it ends in _total, a gauge if it has no unit to add."""
-    for series in servers.SERVERS:
-        assert translated(series.name, "", series.kind) == series.name
+def test_scraped_metrics_keep_their_names_through_the_collector() -> None:
+    """The Collector sends by OTLP what it scraped.
+
+    A counter keeps its name only if it ends in ``_total``, and a gauge only if no unit is added.
+    """
+    for one in series.SERVERS:
+        assert translated(one.name, "", one.kind) == one.name

@@ -1,4 +1,4 @@
-"""Programs that the tests run, and what is said when they are missing."""
+"""Run programs that tests need, or say that they are missing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import pytest
 
 
 def tool(name: str, *, package: str) -> str:
-    """Path of a program; skips the test where it is missing, fails it in CI, which installs the package."""
-    found = shutil.which(name)
-    if found:
-        return found
+    """Return the path of a program.
+
+    If it is missing, skip the test. In CI, which installs the package, fail it.
+    """
+    path = shutil.which(name)
+    if path:
+        return path
     message = f"{name} is not installed (Debian: apt-get install {package})"
     if os.environ.get("CI"):
         pytest.fail(message)
@@ -22,7 +25,7 @@ def tool(name: str, *, package: str) -> str:
 
 
 def run(*command: str | Path) -> str:
-    """Runs a program to its end; its output is the failure message."""
+    """Run a program to its end and return its output, which is also the message of a failure."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False, timeout=120
     )

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
 import pytest
 
-from otel_kvpolicy.dashboards.queries import NAMES_STATES
+from dashboards.source.queries import NAMES_STATES
 
-from ..dashboards.built import fill, panel_queries
+from ..dashboards.built import DASHBOARDS, fill, panel_expr, panel_queries
 from ..dashboards.live import App, Prometheus, target, until
-from ..dashboards.test_live import panel_expr
 from .pairs import Pair
 
 pytestmark = pytest.mark.e2e
@@ -23,20 +23,21 @@ pytestmark = pytest.mark.e2e
 WITHOUT = (
     *(
         "GPU",
-        "Memory",
+        "Available memory",
         "Unified memory",
         "Pressure",
         "Disk",
+        "Free disk space",
         "Network",
         "Duration of calls",
         "All reasons",
-        "Faults",
+        "Errors",
         "Memory and backend",
     ),
     *(
         "Evictions from",
         "Tokens looked up, found, stored",
-        "Do LMCache's stores react?",
+        "Does LMCache honor the hint?",
         "Correlation",
     ),
 )
@@ -65,7 +66,7 @@ def test_panels_of_a_real_pair(real_pair: Pair, tmp_path: Path) -> None:
             until(lambda: prometheus.number(calls) == len(seen), "all calls are counted")
             skipped = sum(call["kind"] != "store" for call in seen) / len(seen)
             assert prometheus.number(fill(panel_expr("Skipped calls"))) == pytest.approx(skipped)
-            (state,) = prometheus.vector(fill(panel_expr("LMCache speaks")))
+            (state,) = prometheus.vector(fill(panel_expr("LMCache metrics")))
             assert NAMES_STATES[int(state[1])][0] == NAMES_STATES[1][0]
             hits = prometheus.number(
                 fill(panel_expr("Skip ratio and hit rates", "L1 + L2 hit rate"))
@@ -74,9 +75,9 @@ def test_panels_of_a_real_pair(real_pair: Pair, tmp_path: Path) -> None:
             assert 0 < hits < 1
 
             silent = []
-            for asked in panel_queries():
+            for asked in itertools.chain.from_iterable(map(panel_queries, DASHBOARDS.values())):
                 found = prometheus.vector(fill(asked.expr))
-                assert all(math.isfinite(value) for _, value in found), asked.where
-                if not found and not asked.where.split(" / ")[1].startswith(WITHOUT):
-                    silent.append(asked.where)
+                assert all(math.isfinite(value) for _, value in found), str(asked)
+                if not found and not asked.name.startswith(WITHOUT):
+                    silent.append(str(asked))
             assert not silent
