@@ -77,7 +77,7 @@ tables: $(READY) ## fill the generated tables and command outputs of the docs
 	$(BIN)/python -m tools.docs_tables
 
 docs: $(VENV)-docs/.ready ## build the documentation site into build/site; warnings fail
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict $(ARGS)
 
 clean: ## forget the venv and all caches
 	rm -rf $(VENV) $(VENV)-* .cache .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
