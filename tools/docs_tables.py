@@ -127,10 +127,10 @@ def output_of(command: str) -> str:
 def filled(text: str) -> str:
     """Return the page with every generated part up to date."""
     for name, make in TABLES.items():
-        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if mark.search(text):
-            table = make()
-            text = mark.sub(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)
+        before, start, rest = text.partition(f"<!-- {name} -->\n")
+        if start:
+            _, end, after = rest.partition(f"<!-- /{name} -->")
+            text = f"{before}{start}\n{make()}\n\n{end}{after}"
     return _OUTPUT.sub(
         lambda found: found[0].replace(
             f"{found['command']}\n{found['shown']}",

@@ -40,8 +40,6 @@ def model_server() -> Iterator[StandIn]:
 def test_python_on_a_page_runs_and_prints_what_the_page_says(
     page: Path, model_server: StandIn, tmp_path: Path
 ) -> None:
-    if "pydantic_ai" in program(page):
-        pytest.importorskip("pydantic_ai")
     model_server.requests.clear()
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program(page).replace(_SERVER, model_server.base_url), encoding="utf-8")
@@ -98,17 +96,19 @@ def _words(command: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
 def test_commands_of_the_package_parse(page: Path, sample_folder: Path) -> None:
-    group = main
-    assert isinstance(group, click.Group)
+    group: click.Group = main
     for command in commands(page):
         words = _words(command)
         if not words or words[0] != "otel-kvpolicy":
             continue
-        arguments, node = words[1:], group
+        arguments = words[1:]
+        node: click.Command = group
         with click.Context(group) as context:
             while isinstance(node, click.Group) and not arguments[0].startswith("-"):
-                node = node.get_command(context, arguments.pop(0))
-                assert node is not None, command
+                name = arguments.pop(0)
+                child = node.get_command(context, name)
+                assert child is not None, f"{command}: no command {name}"
+                node = child
             try:
                 node.make_context("otel-kvpolicy", arguments)
             except click.exceptions.Exit:  # --version, --help
