@@ -13,7 +13,7 @@ from otel_kvpolicy.settings import Settings, env_name
 from otel_kvpolicy.telemetry import names
 from tools import docs_tables
 
-from .pages import PAGES, ROOT, TITLES
+from .pages import PAGES, ROOT, TITLES, blocks
 
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)(?P<path>[^)#\s]+)(?:#(?P<anchor>[^)\s]*))?\)")
@@ -37,6 +37,15 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
         if link["anchor"] and target.suffix == ".md":
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert link["anchor"] in map(anchor, headings), link[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=TITLES)
+def test_paths_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(
+        r"`((?:benchmarks|collector|dashboards|docs|examples|otel_kvpolicy|tests|tools)/[\w./-]*)`",
+        page.read_text(encoding="utf-8"),
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -86,6 +95,20 @@ def test_every_alert_is_listed() -> None:
         r"^\| `(\w+)` \|", (DOCS / "dashboards.md").read_text(encoding="utf-8"), re.M
     )
     assert set(listed) == alerts
+
+
+def test_the_layout_that_the_architecture_page_shows_exists() -> None:
+    [layout] = [
+        block.text
+        for block in blocks(DOCS / "architecture.md")
+        if block.text.startswith("otel_kvpolicy/")
+    ]
+    folders: list[str] = []
+    for line in layout.splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders[depth:] = [name.rstrip("/")]
+        assert ROOT.joinpath(*folders).exists(), name
 
 
 def test_every_page_is_in_the_navigation() -> None:
