@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from otel_kvpolicy.policy.reasons import REASONS
+from otel_kvpolicy.policy import REASONS, THRESHOLDS
 from otel_kvpolicy.settings import CONFIG_FILE, Settings, env_name
 from otel_kvpolicy.telemetry.names import ATTRIBUTES, METRICS
 
@@ -61,11 +61,10 @@ def point_table() -> str:
 
 
 def reason_table() -> str:
-    """Return the reason codes as Markdown."""
-    return _table(
-        ("reason code", "meaning"),
-        ((f"`{code}`", meaning) for code, meaning in REASONS.items()),
-    )
+    """Return the reason codes as Markdown, with the setting of those that are thresholds."""
+    settings = {item.reason: f"`{env_name(item.setting)}`" for item in THRESHOLDS}
+    rows = ((f"`{code}`", meaning, settings.get(code, "")) for code, meaning in REASONS.items())
+    return _table(("reason code", "meaning", "threshold"), rows)
 
 
 def settings_table() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_kvpolicy.policy.reasons import REASONS
+from otel_kvpolicy.policy import REASONS
 from otel_kvpolicy.settings import Settings, env_name
 from otel_kvpolicy.telemetry import names
 from tools import docs_tables
