@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz audit mutation deep bench dashboards tables clean
+.PHONY: help demo test stress lint types check matrix e2e phoenix fuzz audit mutation deep bench dashboards tables docs clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -73,8 +73,11 @@ bench: $(READY) ## what a decision costs, as ratios in one run
 dashboards: $(READY) ## build the dashboards' JSON and the rules' YAML from dashboards/source
 	$(BIN)/python -m dashboards.source.build
 
-tables: $(READY) ## the README's tables from the names file
-	$(BIN)/python -m tools.readme_tables README.md
+tables: $(READY) ## fill the generated tables and command outputs of the docs
+	$(BIN)/python -m tools.docs_tables
+
+docs: $(VENV)-docs/.ready ## build the documentation site into build/site; warnings fail
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict $(ARGS)
 
 clean: ## forget the venv and all caches
 	rm -rf $(VENV) $(VENV)-* .cache .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

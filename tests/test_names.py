@@ -1,22 +1,19 @@
-"""The names file: held together with the semantic conventions, with what is really written, and with the README's tables."""
+"""The names file agrees with the semantic conventions and with what is really written.
+
+The tables made from it are checked in ``tests/docs``.
+"""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes, server_attributes
 
-from otel_kvpolicy.policy import REASONS
-from otel_kvpolicy.settings import Settings, env_name
 from otel_kvpolicy.telemetry import names
-from tools.readme_tables import attribute_table, metric_table, settings_table
 
 from .conftest import Telemetry
 from .instrumentation import surfaces
-
-README = Path(__file__).parents[1] / "README.md"
 
 
 def test_genai_names_are_those_of_the_conventions() -> None:
@@ -58,25 +55,3 @@ def test_metric_units_and_buckets_are_sane() -> None:
         assert bool(metric.buckets) is (metric.kind == "histogram")
         assert list(metric.buckets) == sorted(set(metric.buckets))
         assert metric.prometheus.endswith("_total") is (metric.kind == "counter")
-
-
-def test_the_readme_tables_are_made_from_the_names_file() -> None:
-    text = README.read_text(encoding="utf-8")
-    for name, table in {
-        "attributes": attribute_table(),
-        "metrics": metric_table(),
-        "settings": settings_table(),
-    }.items():
-        match = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
-        assert match, f"README has no {name} table"
-        assert match[1].strip() == table, (
-            f"run: python -m tools.readme_tables README.md ({name} differ)"
-        )
-    assert all(env_name(field) in text for field in Settings.model_fields)
-
-
-def test_every_reason_is_told_of_in_the_docs() -> None:
-    told = README.read_text(encoding="utf-8") + README.with_name("docs").joinpath(
-        "learned-rule.md"
-    ).read_text(encoding="utf-8")
-    assert {code for code in REASONS if f"`{code}`" not in told} == set()
