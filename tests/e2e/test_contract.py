@@ -13,6 +13,8 @@ from otel_kvpolicy.cli.demo.receiver import attributes
 
 from .pairs import CHUNK, Pair, wait_until
 
+pytestmark = pytest.mark.slow
+
 SURFACES = [("chat", False), ("chat", True), ("responses", False), ("responses", True)]
 
 

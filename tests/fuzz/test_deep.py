@@ -38,6 +38,7 @@ def run(folder: Path, count: int, *options: str) -> int:
     ).returncode
 
 
+@pytest.mark.slow
 def test_twenty_times_the_examples(tmp_path: Path) -> None:
     assert run(tmp_path, 10) == 0
     assert run(tmp_path, 200, "-p", "tests.fuzz.deep") == 0
