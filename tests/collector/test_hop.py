@@ -24,6 +24,8 @@ from ..dashboards.live import App, Prometheus, free_port, listening, until
 from ..dashboards.test_live import panel_expr
 from .otlp import Sink, snappy, write_request
 
+pytestmark = pytest.mark.live
+
 KINDS = ("store", "store", "skip", "caller", "store", "skip")
 
 

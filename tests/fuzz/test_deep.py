@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROPERTY = """
 from hypothesis import given, settings, strategies as st
 seen = []

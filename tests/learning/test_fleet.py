@@ -30,6 +30,8 @@ from tests.dashboards.tools import tool
 
 from .taught import question, teach
 
+pytestmark = pytest.mark.live
+
 redis = pytest.importorskip("redis")
 
 
