@@ -1,8 +1,9 @@
-"""Fixtures that all tests share: clean settings, telemetry in memory, a server on loopback."""
+"""Fixtures that all tests share, and a summary of what could not run on this machine."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,19 +18,41 @@ from otel_kvpolicy import KVPolicyInstrumentor, settings
 from otel_kvpolicy.instrumentation import finalizers
 from otel_kvpolicy.standin import StandIn
 
-from .replay.full_traces import pytest_terminal_summary  # noqa: F401 - a hook: pytest finds it here
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many tests were skipped and why, and which ones the markers left out."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    )
+    lines = [f"{count:5} skipped  {reason}" for reason, count in sorted(reasons.items())]
+    expression = config.getoption("markexpr")
+    if expression:
+        lines.append(f"Not selected: all but '{expression}'. Run everything with: make test-all")
+    if lines:
+        terminalreporter.section("not run")
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.fixture(autouse=True)
 def clean_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start with the default settings: no variable from outside, nothing set in code before."""
+    """Unset every setting, and forget what an earlier test left in the process."""
     for name in [name for name in os.environ if name.startswith("KV_CACHE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(settings, "_live", settings._Live())
 
 
+@pytest.fixture(autouse=True)
+def no_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let openai clients in this process retry at once instead of after half a second."""
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
+
+
 class Telemetry:
-    """What an instrumented process exported."""
+    """The spans and metrics that an instrumented process exported."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -39,7 +62,7 @@ class Telemetry:
         self.meter_provider = MeterProvider([self.reader])
 
     def spans(self, scope: str | None = None) -> list[ReadableSpan]:
-        """Finished spans, of one instrumentation scope where named."""
+        """Return the finished spans, only those of `scope` if it is given."""
         assert finalizers.flush(20)
         finished = self.exporter.get_finished_spans()
         return [
@@ -48,7 +71,7 @@ class Telemetry:
 
     @property
     def decided(self) -> list[ReadableSpan]:
-        """Finished spans that carry a decision."""
+        """The finished spans that carry a decision."""
         return [span for span in self.spans() if "kvpolicy.decision" in (span.attributes or {})]
 
     def _all_points(self) -> list[tuple[str, Any]]:
@@ -63,7 +86,7 @@ class Telemetry:
         ]
 
     def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
-        """Attributes and value (sum, for histograms) of a metric's points."""
+        """Return the attributes and the value of each point; for a histogram, its sum."""
         return [
             (dict(point.attributes), point.value if hasattr(point, "value") else point.sum)
             for metric, point in self._all_points()
@@ -71,15 +94,17 @@ class Telemetry:
         ]
 
     def exemplar_traces(self) -> dict[str, set[int]]:
-        """The traces that the exemplars of this package's metrics lead to."""
+        """Return the trace ids of the exemplars on each of this package's metrics."""
         traces: dict[str, set[int]] = {}
         for metric, point in self._all_points():
             if metric.startswith("kvpolicy."):
-                traces.setdefault(metric, set()).update(each.trace_id for each in point.exemplars)
+                traces.setdefault(metric, set()).update(
+                    exemplar.trace_id for exemplar in point.exemplars
+                )
         return traces
 
     def total(self, name: str) -> float:
-        """The sum over a counter's points."""
+        """Return the sum over a counter's points."""
         return sum(value for _, value in self.points(name))
 
 
@@ -93,7 +118,7 @@ def telemetry() -> Iterator[Telemetry]:
 
 @pytest.fixture
 def instrumented(telemetry: Telemetry) -> Iterator[Telemetry]:
-    """The instrumentor switched on, its telemetry kept in memory."""
+    """Instrument openai for one test and keep its telemetry in memory."""
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(
         tracer_provider=telemetry.tracer_provider, meter_provider=telemetry.meter_provider
@@ -111,6 +136,6 @@ def shared_server() -> Iterator[StandIn]:
 
 @pytest.fixture
 def server(shared_server: StandIn) -> StandIn:
-    """A server that takes the hint, its memory of requests emptied."""
+    """A stand-in that accepts the hint and has recorded no request yet."""
     shared_server.requests.clear()
     return shared_server

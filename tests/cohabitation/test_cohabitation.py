@@ -17,7 +17,7 @@ from .others import OTHERS
 from .table import OURS, Phases, chat_spans, measure
 
 PAIRS = [
-    pytest.param(other, order, id=f"{other}-{order}-ours")
+    pytest.param(other, order, id=f"{other}-{order}-ours", marks=pytest.mark.slow)
     for other in OTHERS
     for order in table.ORDERS
 ]
@@ -107,6 +107,7 @@ def test_nothing_of_ours_is_left_once_both_are_off(phases: Phases) -> None:
         assert OURS not in {span["scope"] for span in call["spans"]}, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
 def test_the_order_makes_no_difference(other: str) -> None:
     _needs(other)
@@ -115,6 +116,7 @@ def test_the_order_makes_no_difference(other: str) -> None:
     assert _scopes(before) == _scopes(after)
 
 
+@pytest.mark.slow
 def test_the_table_in_the_docs_is_what_was_measured() -> None:
     for other in OTHERS:
         _needs(other)

@@ -23,6 +23,8 @@ from otel_kvpolicy.telemetry import names
 from ..dashboards.live import free_port, until
 from .otlp import Sink
 
+pytestmark = pytest.mark.live
+
 FOLDER = Path(__file__).parents[2] / "collector"
 REST = 400
 SECRET = "my password is hunter2"

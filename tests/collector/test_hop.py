@@ -23,6 +23,8 @@ from ..dashboards.built import fill, panel_expr
 from ..dashboards.live import App, Prometheus, free_port, listening, until
 from .otlp import Sink, snappy, write_request
 
+pytestmark = pytest.mark.live
+
 KINDS = ("store", "store", "skip", "caller", "store", "skip")
 
 

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from otel_kvpolicy.telemetry import names
 
 from ..dashboards.live import free_port
 from .otlp import Sink
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

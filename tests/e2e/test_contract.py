@@ -14,6 +14,8 @@ from otel_kvpolicy import series
 from .pairs import CHUNK, Pair, wait_until
 from .receiver import attributes
 
+pytestmark = pytest.mark.slow
+
 SURFACES = [("chat", False), ("chat", True), ("responses", False), ("responses", True)]
 
 

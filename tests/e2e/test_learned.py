@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
@@ -15,6 +16,8 @@ from otel_kvpolicy.requests import read_chat
 from .pairs import CHUNK, Pair, wait_until
 from .receiver import attributes
 from .test_contract import _cached, _call, _chunks, _second_turn, _text
+
+pytestmark = pytest.mark.slow
 
 
 def told(spans: list[Span]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 INSTRUMENT = [
     str(Path(sys.executable).with_name("opentelemetry-instrument")),

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROPERTY = """
 from hypothesis import given, settings, strategies as st
 seen = []
@@ -38,6 +40,7 @@ def run(folder: Path, count: int, *options: str) -> int:
     ).returncode
 
 
+@pytest.mark.slow
 def test_twenty_times_the_examples(tmp_path: Path) -> None:
     assert run(tmp_path, 10) == 0
     assert run(tmp_path, 200, "-p", "tests.fuzz.deep") == 0

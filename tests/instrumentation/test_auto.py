@@ -13,6 +13,8 @@ import pytest
 
 from otel_kvpolicy.standin import StandIn
 
+pytestmark = pytest.mark.slow
+
 APP = """
 from openai import OpenAI
 with OpenAI(api_key="key") as client:

@@ -30,6 +30,8 @@ from tests.dashboards.tools import tool
 
 from .taught import active_state, question, teach
 
+pytestmark = pytest.mark.live
+
 redis = pytest.importorskip("redis")
 
 

@@ -57,6 +57,7 @@ def restart(path: Path) -> AdaptiveRule:
     return rule_of(new_state())
 
 
+@pytest.mark.slow
 def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "state" / "learned.json"
     clean = {

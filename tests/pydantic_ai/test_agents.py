@@ -36,6 +36,7 @@ def scopes(telemetry: Telemetry) -> list[str]:
     return [span.instrumentation_scope.name for span in telemetry.decided]
 
 
+@pytest.mark.slow
 def test_five_hundred_agents_at_once(
     model: Model, instrumented: Telemetry, loop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from otel_kvpolicy import KVPolicyInstrumentor
 from tests.conftest import Telemetry
 
+pytestmark = pytest.mark.slow
+
 PATCHED = "print(hasattr(OpenAIChatModel._completions_create, '__wrapped__'), hasattr(OpenAIResponsesModel._responses_create, '__wrapped__'))"
 IMPORT = "from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel"
 ON = "from otel_kvpolicy import KVPolicyInstrumentor; KVPolicyInstrumentor().instrument()"

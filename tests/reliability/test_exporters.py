@@ -40,6 +40,7 @@ def closed_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_a_collector_that_is_not_there(server: StandIn, protocol: str) -> None:
     clean = {

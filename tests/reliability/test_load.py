@@ -268,6 +268,7 @@ def spans(
     provider.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (PROC / "fd").is_dir(), reason="counts sockets by /proc")
 def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> None:
     seeds = list(range(CALLS))

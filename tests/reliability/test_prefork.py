@@ -18,6 +18,8 @@ import pytest
 from otel_kvpolicy.standin import StandIn
 from tests.collector.otlp import Sink
 
+pytestmark = pytest.mark.live
+
 CALLS = 12
 MOST_CALLS = 500
 PATIENCE = 60

@@ -15,6 +15,8 @@ import pytest
 
 from otel_kvpolicy.standin import StandIn
 
+pytestmark = pytest.mark.slow
+
 CALL = """
 from openai import OpenAI
 def call(text="hi", **options):

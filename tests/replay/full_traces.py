@@ -1,7 +1,4 @@
-"""Where the full public traces are. They are not part of this repository.
-
-Imports nothing but pytest, so that ``tests/conftest.py`` can use it in every environment.
-"""
+"""Where the full public traces are. They are not part of this repository."""
 
 from __future__ import annotations
 
@@ -27,20 +24,7 @@ def full_trace_path(name: str) -> Path:
     if not path.exists():
         if os.environ.get("CI") and os.environ.get(VARIABLE):
             pytest.fail(f"{VARIABLE}={FOLDER}, but this folder has no {name}", pytrace=False)
-        pytest.skip(f"no full trace: set {VARIABLE} to a folder that has {name}")
-    return path
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests were skipped because a full trace is missing."""
-    skipped = [
-        report
-        for report in terminalreporter.stats.get("skipped", ())
-        if VARIABLE in str(report.longrepr)
-    ]
-    if skipped:
-        terminalreporter.section("full traces")
-        terminalreporter.line(
-            f"{len(skipped)} tests were skipped because {FOLDER} lacks the full public traces."
-            f" Set {VARIABLE} to a folder that has them; see tests/data/traces/SOURCES.md."
+        pytest.skip(
+            f"no full trace: set {VARIABLE} to a folder that has {name}; see tests/data/traces/SOURCES.md"
         )
+    return path
