@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 
-from otel_kvpolicy import KVCacheLayeringPolicy, configure, kv_context
-from otel_kvpolicy.policy import KVCacheDecision
+from otel_kvpolicy import configure, kv_context
+from otel_kvpolicy.policy import KVCacheDecision, Verdict
 from otel_kvpolicy.policy.adaptive.reuse_table import CallClass
-from otel_kvpolicy.policy.adaptive.rule import Why
+from otel_kvpolicy.policy.adaptive.why import Why
 from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import decision_log
@@ -22,7 +22,7 @@ from otel_kvpolicy.telemetry.spans import decision_attributes
 
 from ..conftest import Telemetry
 from ..persistence.taught import question, said, taught_file
-from .asking import ask, codes, failure
+from .asking import ask, change_keys, codes, failure
 from .test_round_trip import read_back
 
 SHARE = st.floats(0, 1, allow_nan=False)
@@ -40,7 +40,7 @@ whys = st.builds(
     doubt=SHARE,
     theta=SHARE,
     survival=st.none() | SHARE,
-    keeps_seconds=st.none() | st.floats(1, 1e5),
+    lifetime_seconds=st.none() | st.floats(1, 1e5),
     calls=st.floats(0, 1e4),
     visible=SHARE,
 )
@@ -52,18 +52,8 @@ def test_a_recorded_decision_is_read_back_unchanged(why: Why) -> None:
     decision = KVCacheDecision(
         cache_worthy=worthy, skip_save=not worthy, score=round(why.reuse, 4), reasons=[why.reason]
     )
-    record = CallRecord(
-        decision,
-        not worthy,
-        "applied",
-        "enforce",
-        KVCacheLayeringPolicy(),
-        "m",
-        "gb10",
-        8000,
-        None,
-        why,
-    )
+    verdict = Verdict(decision, "adaptive", why.sentence, why.attributes)
+    record = CallRecord(verdict, not worthy, "applied", "enforce", "m", "gb10", 8000, None)
     entry = {
         "trace_id": "1" * 32,
         "span_id": "1" * 16,
@@ -87,7 +77,9 @@ def explain_call(
     log = tmp_path / "decisions.jsonl"
     configure(decision_log=str(log), rule="adaptive", **settings)
     with OpenAI(base_url=server.base_url, api_key="key") as client, kv_context(agent_name=agent):
-        client.chat.completions.create(model="stand-in", messages=messages, max_tokens=2)  # type: ignore[call-overload]
+        client.chat.completions.create(  # type: ignore[call-overload]
+            model="stand-in", messages=messages, max_tokens=2
+        )
     assert decision_log.flush()
     trace = json.loads(log.read_text().splitlines()[-1])["trace_id"]
     assert ask(trace, "--from", str(log)).code == 0
@@ -107,9 +99,9 @@ def test_a_skipped_call_would_be_stored_at_another_reuse_or_theta(
     reuse, doubt, theta = (
         facts[f"kvpolicy.adaptive.{name}"] for name in ("reuse", "doubt", "theta")
     )
-    assert [(change["name"], change["value"]) for change in call["changes"]] == [
-        ("kvpolicy.adaptive.reuse", pytest.approx(theta - doubt)),
-        ("kvpolicy.adaptive.theta", pytest.approx(reuse + doubt)),
+    assert change_keys(call) == [
+        ("adaptive", "kvpolicy.adaptive.reuse", pytest.approx(theta - doubt)),
+        ("adaptive", "kvpolicy.adaptive.theta", pytest.approx(reuse + doubt)),
     ]
     assert facts["kvpolicy.adaptive.class"] == "batch, no turns, 1k-2k tokens, new"
     assert facts["kvpolicy.shadow.decision"] == "skip"

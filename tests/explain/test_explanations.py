@@ -11,7 +11,7 @@ from openai import APIStatusError, OpenAI
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_kvpolicy
-from otel_kvpolicy import KVCacheLayeringPolicy, KVPolicyInstrumentor, kv_context
+from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor, kv_context
 from otel_kvpolicy.policy import REUSE_HEAVY_ROLES
 from otel_kvpolicy.standin import FAULT_HEADER, StandIn
 from otel_kvpolicy.telemetry import decision_log
@@ -145,7 +145,7 @@ def test_a_role_that_made_the_difference_counts_in_the_changes(explain: Explain)
     assert call["decision"]["reasons"] == ["reuse_heavy_role(planner)"]
     assert change_keys(call) == [
         ("signal", "user_tokens", 1023),
-        ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 2251),
+        ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 2252),
     ]
 
 
@@ -274,12 +274,13 @@ def test_a_prompt_shorter_than_a_chunk_is_a_caveat(explain: Explain) -> None:
 class StoreEverything(KVCacheLayeringPolicy):
     """A custom rule."""
 
-    __slots__ = ()
-
-    def judge(self, text: Any, role: str | None = None) -> Any:
-        judged = super().judge(text, role)
-        return judged.model_copy(
-            update={"cache_worthy": True, "skip_save": False, "reasons": ["nightly(7)"]}
+    def decide(self, **arguments: Any) -> KVCacheDecision:
+        return (
+            super()
+            .decide(**arguments)
+            .model_copy(
+                update={"cache_worthy": True, "skip_save": False, "reasons": ["nightly(7)"]}
+            )
         )
 
 

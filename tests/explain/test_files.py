@@ -112,7 +112,8 @@ def bad(folder: Path, name: str) -> str:
         documents = {
             "prose": "Dear diary,\ntoday I was decided.\n",
             "not-otlp": '{"resourceSpans": "kvpolicy.decision"}',
-            "not-spans": '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 5, "kvpolicy.decision": []}]}]}]}',
+            "not-spans": '{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 5, '
+            '"kvpolicy.decision": []}]}]}]}',
             "not-jaeger": '{"data": [{"spans": [{"tags": "kvpolicy.decision"}]}]}',
             "deep": "[" * 100_000,
         }

@@ -1,12 +1,12 @@
-"""The output for people, compared with files. ``UPDATE_GOLDEN=1 pytest`` rewrites the files."""
+"""The output for people, compared with files."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from ..golden import assert_golden
 from .asking import ask
 
 FOLDER = Path(__file__).with_name("golden")
@@ -21,11 +21,9 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
         ("listing", ["--last", "10"]),
     ],
 )
-def test_the_output_is_as_recorded(name: str, arguments: list[str]) -> None:
+def test_the_output_for_people_is_the_one_that_was_reviewed(
+    name: str, arguments: list[str]
+) -> None:
     answer = ask(*arguments, "--from", FOLDER / "decisions.jsonl", columns=100)
     assert (answer.code, answer.err) == (0, "")
-    path = FOLDER / f"{name}.txt"
-    out = "".join(f"{line.rstrip()}\n" for line in answer.out.splitlines())
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(out)
-    assert out == path.read_text()
+    assert_golden(answer.out, FOLDER / f"{name}.txt")

@@ -106,6 +106,38 @@ def test_other_settings_are_tried_with_set() -> None:
     assert (call["verdict"], codes(call["afterwards"])) == ("skip", ["no_planned_hint"])
 
 
+def test_an_optional_threshold_is_measured_once_it_is_set() -> None:
+    tool = {**TOOL, "function": {**TOOL["function"], "description": "word " * 100}}
+    text = body(HI, tools=[tool])
+    call = decide(text)
+    assert "KV_CACHE_MIN_TOOL_TOKENS" not in [measure["setting"] for measure in call["measures"]]
+    call = decide(text, "--set", "KV_CACHE_MIN_TOOL_TOKENS=200")
+    tools = call["decision"]["signals"]["tool_tokens"]
+    (measure,) = [
+        measure for measure in call["measures"] if measure["setting"] == "KV_CACHE_MIN_TOOL_TOKENS"
+    ]
+    assert (call["verdict"], measure["value"], measure["met"]) == ("skip", tools, False)
+    assert ("setting", "KV_CACHE_MIN_TOOL_TOKENS", tools) in change_keys(call)
+    call = decide(text, "--set", f"KV_CACHE_MIN_TOOL_TOKENS={tools}")
+    assert call["verdict"] == "store"
+    assert "other_rule" not in codes(call["caveats"])
+
+
+@pytest.mark.parametrize(
+    ("base_url", "outcome", "plan"),
+    [
+        ("https://api.openai.com/v1", "excluded_target", "no_planned_hint"),
+        ("http://gb10:8000/v1", "applied", "planned_hint"),
+    ],
+)
+def test_the_server_decides_whether_a_hint_is_planned(
+    base_url: str, outcome: str, plan: str
+) -> None:
+    call = decide(body(RULES, HI), "--base-url", base_url)
+    assert (call["verdict"], call["hint_outcome"]) == ("skip", outcome)
+    assert codes(call["afterwards"]) == [plan]
+
+
 def test_set_overrides_the_configuration_which_overrides_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,7 +155,7 @@ def test_a_given_role_counts_in_the_changes() -> None:
     assert call["decision"]["reasons"] == ["reuse_heavy_role(planner)"]
     assert change_keys(call) == [
         ("signal", "user_tokens", 1023),
-        ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 2049),
+        ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 2050),
     ]
     # Without the prefix the call would still be stored for its role.
     call = decide(body(MANUAL, half), "--role", "planner")
@@ -132,17 +164,17 @@ def test_a_given_role_counts_in_the_changes() -> None:
         "large_fixed_context(2274>=2048t)",
     ]
     assert all(change["name"] != "prefix_tokens" for change in call["changes"])
-    # A role needs only half of the context threshold, so twice the prompt is enough.
+    # A role needs only half of the context threshold, rounded down.
     call = decide(body(RULES, HI), "--role", "planner")
-    assert change_keys(call)[-1] == ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 1624)
+    assert ("setting", "KV_CACHE_MIN_CONTEXT_TOKENS", 1625) in change_keys(call)
     assert (
-        decide(body(RULES, HI), "--role", "planner", "--set", "KV_CACHE_MIN_CONTEXT_TOKENS=1624")[
+        decide(body(RULES, HI), "--role", "planner", "--set", "KV_CACHE_MIN_CONTEXT_TOKENS=1625")[
             "verdict"
         ]
         == "store"
     )
     assert (
-        decide(body(RULES, HI), "--role", "planner", "--set", "KV_CACHE_MIN_CONTEXT_TOKENS=1625")[
+        decide(body(RULES, HI), "--role", "planner", "--set", "KV_CACHE_MIN_CONTEXT_TOKENS=1626")[
             "verdict"
         ]
         == "skip"
@@ -209,11 +241,13 @@ def test_malformed_messages_are_decided_as_in_a_real_call(messages: Any) -> None
             ["--set", "KV_CACHE_TARGETS"],
         ),
         (
-            ["--request", "-", "--set", "KV_CACHE_CHARS_PER_TOKEN=0"],
-            ["--set", "KV_CACHE_CHARS_PER_TOKEN", "'0'"],
+            ["--request", "-", "--set", "KV_CACHE_MIN_HISTORY_TURNS=-1"],
+            ["--set", "KV_CACHE_MIN_HISTORY_TURNS", "'-1'"],
         ),
         (["feed", "--from", "x", "--set", "KV_CACHE_MODE=observe"], ["--set", "--request"]),
         (["feed", "--from", "x", "--role", "planner"], ["--role", "--request"]),
+        (["feed", "--from", "x", "--base-url", "http://h"], ["--base-url", "--request"]),
+        (["--request", "-", "--base-url", "gb10:8000"], ["--base-url", "gb10:8000"]),
         (["feed", "--from", "x", "--last", "3"], ["--last", "trace id"]),
         (["feed"], ["--from URL|FILE", "KV_CACHE_DECISION_LOG"]),
         ([], ["--from URL|FILE", "KV_CACHE_DECISION_LOG"]),

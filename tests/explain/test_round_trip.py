@@ -14,13 +14,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_kvpolicy import KVCacheLayeringPolicy
 from otel_kvpolicy.cli.explain import Explanation, RecordedSpan, explain
 from otel_kvpolicy.cli.spans.files import FileSource
 from otel_kvpolicy.cli.spans.source import Query
-from otel_kvpolicy.policy import REUSE_HEAVY_ROLES, CallText, KVCacheDecision
+from otel_kvpolicy.policy import REUSE_HEAVY_ROLES, CallText, KVCacheDecision, ThresholdsRule
+from otel_kvpolicy.policy.thresholds import SETTINGS
 from otel_kvpolicy.record import CallRecord
-from otel_kvpolicy.settings import Settings
 from otel_kvpolicy.telemetry import names
 from otel_kvpolicy.telemetry.decision_log import entry_of
 from otel_kvpolicy.telemetry.spans import start_chat_span
@@ -40,12 +39,18 @@ ROLES = (
     | st.sampled_from(["tool_agent", "batch", " Planner "])
 )
 
-policies = st.builds(
-    KVCacheLayeringPolicy,
+limits = st.fixed_dictionaries(
+    {
+        name: st.integers(0, 5) if each.unit == "turns" else TOKENS
+        for name, each in SETTINGS.items()
+        if each.default is not None
+    },
+    optional={name: TOKENS for name, each in SETTINGS.items() if each.default is None},
+)
+rules = st.builds(
+    ThresholdsRule,
+    limits,
     enabled=st.sampled_from([True, True, True, False]),
-    min_prefix_tokens=TOKENS,
-    min_context_tokens=TOKENS,
-    min_history_turns=st.integers(0, 5),
     chars_per_token=st.sampled_from([1, 1.5, 3.7, 4.0, 100.0]),
 )
 texts = st.builds(
@@ -53,18 +58,18 @@ texts = st.builds(
     prefix_chars=CHARS,
     tool_chars=CHARS,
     history_chars=CHARS,
-    # A block of less than a token counts as retrieved, but does not show in the signals.
-    rag_chars=st.just(0) | st.integers(100, 20_000),
+    rag_chars=CHARS,
     user_chars=CHARS,
     history_turns=st.integers(0, 6),
 )
 
 
 def finished(
-    decision: KVCacheDecision, policy: KVCacheLayeringPolicy, skip: bool, outcome: Any
+    decision: KVCacheDecision, rule: ThresholdsRule, skip: bool, outcome: Any
 ) -> tuple[ReadableSpan, dict[str, Any]]:
     """The span of a call as telemetry writes it, and its entry in the decision log."""
-    record = CallRecord(decision, skip, outcome, "enforce", policy, "m", "gb10", 8000, None)
+    verdict = rule.verdict(decision)
+    record = CallRecord(verdict, skip, outcome, "enforce", "m", "gb10", 8000, None)
     span = start_chat_span(PROVIDER.get_tracer("tests"), {}, record)
     entry = entry_of(span, record, None, None)
     span.end()
@@ -81,13 +86,13 @@ def read_back(document: Any) -> RecordedSpan:
     return span
 
 
-@given(policies, texts, ROLES, st.booleans(), st.sampled_from(["applied", "caller", "observed"]))
+@given(rules, texts, ROLES, st.booleans(), st.sampled_from(["applied", "caller", "observed"]))
 def test_a_recorded_decision_is_read_back_unchanged(
-    policy: KVCacheLayeringPolicy, text: CallText, role: str | None, skip: bool, outcome: Any
+    rule: ThresholdsRule, text: CallText, role: str | None, skip: bool, outcome: Any
 ) -> None:
-    decision = policy.judge(text, role)
+    decision = rule.judge(text, role)
     in_force = skip if outcome == "caller" else decision.skip_save
-    span, entry = finished(decision, policy, in_force, outcome)
+    span, entry = finished(decision, rule, in_force, outcome)
     for document in (
         collector_json([span]),
         {"batches": protobuf_json([span])},
@@ -106,14 +111,14 @@ def test_a_recorded_decision_is_read_back_unchanged(
 # --- changes --------------------------------------------------------------------------------------
 
 
-def explained(policy: KVCacheLayeringPolicy, text: CallText, role: str | None) -> Explanation:
+def explained(rule: ThresholdsRule, text: CallText, role: str | None) -> Explanation:
     """The explanation of the decision, read back from its entry in the decision log."""
-    decision = policy.judge(text, role)
-    _, entry = finished(decision, policy, decision.skip_save, "applied")
+    decision = rule.judge(text, role)
+    _, entry = finished(decision, rule, decision.skip_save, "applied")
     return explain(read_back(entry))
 
 
-def judged(policy: KVCacheLayeringPolicy, signals: dict[str, int], role: str | None) -> bool:
+def stores(rule: ThresholdsRule, signals: dict[str, int], role: str | None) -> bool:
     """Whether the rule stores a call with these signals."""
     prefix, tools = signals["prefix_tokens"], min(signals["tool_tokens"], signals["prefix_tokens"])
     text = CallText(
@@ -124,45 +129,35 @@ def judged(policy: KVCacheLayeringPolicy, signals: dict[str, int], role: str | N
         signals["user_tokens"],
         signals["history_turns"],
     )
-    rule = KVCacheLayeringPolicy(
-        min_prefix_tokens=policy.min_prefix_tokens,
-        min_context_tokens=policy.min_context_tokens,
-        min_history_turns=policy.min_history_turns,
-        chars_per_token=1,
-    )
-    return rule.judge(text, role).cache_worthy
+    return ThresholdsRule(rule.thresholds, chars_per_token=1).judge(text, role).cache_worthy
 
 
-def with_setting(policy: KVCacheLayeringPolicy, name: str, value: int) -> KVCacheLayeringPolicy:
-    settings = Settings(
-        min_prefix_tokens=policy.min_prefix_tokens,
-        min_context_tokens=policy.min_context_tokens,
-        min_history_turns=policy.min_history_turns,
-        chars_per_token=policy.chars_per_token,
-    )
-    return settings.model_copy(update={name.removeprefix("KV_CACHE_").lower(): value}).policy
+def with_setting(rule: ThresholdsRule, variable: str, value: int) -> ThresholdsRule:
+    name = variable.removeprefix("KV_CACHE_").lower()
+    changed = {**rule.thresholds, name: value}
+    return ThresholdsRule(changed, chars_per_token=rule.chars_per_token)
 
 
-@given(policies.filter(lambda policy: policy.enabled), texts, ROLES)
+@given(rules.filter(lambda rule: rule.enabled), texts, ROLES)
 def test_each_change_is_the_smallest_that_changes_the_verdict(
-    policy: KVCacheLayeringPolicy, text: CallText, role: str | None
+    rule: ThresholdsRule, text: CallText, role: str | None
 ) -> None:
-    decision = policy.judge(text, role)
+    decision = rule.judge(text, role)
     if decision.reason_codes != ["reuse_heavy_role"]:
         role = None  # a span names the role only if it made the difference
     now, signals = decision.cache_worthy, decision.signals
-    for change in explained(policy, text, role).reading.changes:
+    for change in explained(rule, text, role).reading.changes:
         if change.kind == "role":
-            assert policy.judge(text, "planner").cache_worthy is not now
+            assert rule.judge(text, "planner").cache_worthy is not now
             continue
         assert change.value is not None
         if change.kind == "setting":
             assert (
-                with_setting(policy, change.name, change.value).judge(text, role).cache_worthy
+                with_setting(rule, change.name, change.value).judge(text, role).cache_worthy
                 is not now
             )
             closer = change.value - 1 if now else change.value + 1
-            assert with_setting(policy, change.name, closer).judge(text, role).cache_worthy is now
+            assert with_setting(rule, change.name, closer).judge(text, role).cache_worthy is now
             continue
         # A change of the total stands for a change of any part that only counts in the total.
         part = "user_tokens" if change.name == "total_tokens" else change.name
@@ -171,21 +166,25 @@ def test_each_change_is_the_smallest_that_changes_the_verdict(
         smaller_step = step - (1 if step > 0 else -1)
         for delta, differs in ((step, True), (smaller_step, False)):
             changed = {**signals, part: signals[part] + delta}
-            assert (judged(policy, changed, role) is not now) is differs
+            assert (stores(rule, changed, role) is not now) is differs
 
 
 @given(
     st.builds(
-        KVCacheLayeringPolicy,
-        min_prefix_tokens=st.integers(1000, 2000),
-        min_context_tokens=st.integers(2000, 4000),
+        ThresholdsRule,
+        st.fixed_dictionaries(
+            {
+                "min_prefix_tokens": st.integers(1000, 2000),
+                "min_context_tokens": st.integers(2000, 4000),
+            }
+        ),
     ),
     st.builds(CallText, *[st.integers(0, 1599)] * 5, history_turns=st.just(0)),
 )
 def test_a_skipped_call_always_has_a_change_of_a_signal_and_of_a_setting(
-    policy: KVCacheLayeringPolicy, text: CallText
+    rule: ThresholdsRule, text: CallText
 ) -> None:
-    found = explained(policy, text, None)
+    found = explained(rule, text, None)
     assert found.verdict == "skip"
     assert {change.kind for change in found.reading.changes} >= {"signal", "setting"}
     assert all(not measure.met and measure.distance < 0 for measure in found.reading.measures)
@@ -224,8 +223,9 @@ FIELDS = st.sampled_from(["timestamp", "trace_id", "span_id", "service", "name"]
 def test_attributes_of_any_type_are_handled(
     attributes: dict[str, Any], entry: dict[str, Any]
 ) -> None:
-    decision = KVCacheLayeringPolicy().judge(CallText(prefix_chars=4000))
-    _, whole = finished(decision, KVCacheLayeringPolicy(), decision.skip_save, "applied")
+    rule = ThresholdsRule()
+    decision = rule.judge(CallText(prefix_chars=4000))
+    _, whole = finished(decision, rule, decision.skip_save, "applied")
     spoiled = {**whole, **entry, "attributes": {**whole["attributes"], **attributes}}
     with TemporaryDirectory() as folder:
         path = Path(folder, "log.jsonl")

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -251,7 +252,7 @@ def test_trace_ids_are_accepted_in_every_common_form(
     identity = recorded.mail
     given = {
         "upper": identity.upper(),
-        "uuid": f"{identity[:8]}-{identity[8:12]}-{identity[12:16]}-{identity[16:20]}-{identity[20:]}",
+        "uuid": str(UUID(identity)),
         "0x": f"0x{identity}",
         "short": identity.lstrip("0"),
         "traceparent": f"00-{identity}-{span_id(span)}-01",

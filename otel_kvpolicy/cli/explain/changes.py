@@ -1,4 +1,4 @@
-"""What would have turned a decision: the smallest change of one signal, one setting, or the adaptive rule."""
+"""Finds the smallest single changes that would have reversed a decision."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PARTS: Final = {
 
 
 class Change(NamedTuple):
-    """One change that turns the decision.
+    """One change that reverses the decision.
 
     Attributes:
         kind: ``signal``, ``role``, ``setting`` or ``adaptive``.
         name: the signal, the environment variable, or the attribute of the adaptive rule.
-        value: what it would have to be; None for a role.
+        value: the value that reverses the decision; None for a role.
         text: the change in words.
     """
 
@@ -58,10 +58,10 @@ class _Case(NamedTuple):
 def changes(
     signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None
 ) -> list[Change]:
-    """Return all single changes that turn a decision of the thresholds rule.
+    """Return all single changes that reverse a decision of the thresholds rule.
 
-    Signals come first, smallest change first, then the role, then settings, smallest change first in
-    proportion.
+    Signals come first, smallest change first. The role is next. Settings come last, smallest
+    relative change first.
 
     Args:
         signals: all signals, by the names that a decision uses.
@@ -78,7 +78,7 @@ def changes(
 
 
 def adaptive_changes(reuse: float, doubt: float, theta: float, *, stored: bool) -> list[Change]:
-    """Return what would have turned a decision of the adaptive rule.
+    """Return the single changes that reverse a decision of the adaptive rule.
 
     Args:
         reuse: P(reuse) of the class.
@@ -130,11 +130,11 @@ def _of_tokens(case: _Case) -> list[Change]:
         if name == "rag_tokens" and not now:
             continue  # a longer call does not get retrieved context
 
-        def turned(step: int, name: str = name, now: int = now) -> bool:
+        def reverses(step: int, name: str = name, now: int = now) -> bool:
             return case.with_signal(name, now + sign * step).stores != case.stores
 
         limit = now if case.stores else 2 * max(case.thresholds.values()) + 1
-        step = _smallest(limit, turned)
+        step = _smallest(limit, reverses)
         if step is not None:
             steps[name] = step
     if not case.stores and len(set(steps.values())) == 1 and len(steps) > 1:
@@ -171,19 +171,19 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _smallest(limit: int, turned: Callable[[int], bool]) -> int | None:
-    """Return the smallest step from 1 to ``limit`` at which ``turned`` holds; None if it never does.
+def _smallest(limit: int, reverses: Callable[[int], bool]) -> int | None:
+    """Return the smallest step from 1 to ``limit`` that reverses the decision, or None.
 
     Args:
         limit: largest step to try.
-        turned: False up to some step, and True from there on.
+        reverses: whether a step reverses the decision; if one does, all larger ones do.
     """
-    if limit < 1 or not turned(limit):
+    if limit < 1 or not reverses(limit):
         return None
     low, high = 1, limit
     while low < high:
         middle = (low + high) // 2
-        if turned(middle):
+        if reverses(middle):
             high = middle
         else:
             low = middle + 1
@@ -203,10 +203,10 @@ def _of_settings(case: _Case) -> list[Change]:
 
 
 def _nearest(case: _Case, name: str, value: int) -> int | None:
-    """Return the threshold nearest to the present one that turns the decision on ``value``.
+    """Return the threshold nearest to the recorded one that reverses the decision.
 
-    A reuse-heavy role tips a call from half the context threshold on, rounded down, so twice the
-    value plus one is a candidate too.
+    The candidates are at ``value``, the measured signal. For the context threshold twice that plus
+    one is another candidate: a reuse-heavy role needs only half of the threshold, rounded down.
     """
     half = SETTINGS[name].signal == "total_tokens"
     edges = [value, 2 * value + 1] if half else [value]

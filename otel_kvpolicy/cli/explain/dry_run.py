@@ -29,7 +29,7 @@ class DryRun(NamedTuple):
 
     Attributes:
         span: the decision as it would be recorded.
-        sent: ``kv_transfer_params`` that the request would carry.
+        sent: the ``kv_transfer_params`` that the request would carry.
     """
 
     span: RecordedSpan
@@ -37,7 +37,7 @@ class DryRun(NamedTuple):
 
 
 def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
-    """Return the settings in force, changed by ``NAME=VALUE`` assignments.
+    """Return the current settings, changed by ``NAME=VALUE`` assignments.
 
     Raises:
         ValueError: a name is not a setting, or a value cannot be read.
@@ -47,10 +47,8 @@ def settings_with(assignments: tuple[str, ...]) -> settings.Settings:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or name not in fields:
-            known = ", ".join(sorted(fields))
-            raise ValueError(
-                f"{assignment!r} does not assign a setting; use NAME=VALUE with {known}"
-            )
+            known = ", ".join(sorted(fields))  # the value may be a password: it is not repeated
+            raise ValueError(f"{name!r} does not assign a setting; use NAME=VALUE with {known}")
         given[fields[name]] = value
     now = settings.current()
     try:
@@ -72,7 +70,7 @@ def destination_of(base_url: str, now: settings.Settings) -> Destination:
     """
     url = urlsplit(base_url)
     if url.scheme not in {"http", "https"} or not url.hostname:
-        raise ValueError(f"{base_url!r} is not an HTTP URL; use one such as http://gb10:8000/v1")
+        raise ValueError(f"{base_url!r} is not an HTTP URL; pass one such as http://gb10:8000/v1")
     host = url.hostname.rstrip(".").encode("idna").decode("ascii")
     origin = Origin(url.scheme, host, url.port or (443 if url.scheme == "https" else 80))
     return Destination(origin, now.targets.allow(origin))
@@ -126,7 +124,7 @@ def dry_run(
 
 
 def _adaptive_rule(now: settings.Settings) -> AdaptiveRule:
-    """Return the rule as its state file has it, or one that knows nothing. The file is not changed."""
+    """Return the rule in the state of its file, or a new one. The file is not changed."""
     rule = AdaptiveRule(chars_per_token=now.chars_per_token)
     if now.state_file is not None:
         try:

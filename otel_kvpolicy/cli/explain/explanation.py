@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...policy import REASONS
+from ...record import OUTCOMES
 from ...settings import env_name
 from ...telemetry import names
 from ..spans.model import RecordedSpan, rejudged, stores
@@ -111,7 +112,7 @@ def explain(
         mode=span.text(names.MODE) or "unknown",
         reasons=tuple(decision.reasons),
         reading=reading,
-        afterwards=tuple(_afterwards(span, others)) if planned is None else (_plan(planned),),
+        afterwards=tuple(_afterwards(span, others)) if planned is None else (_plan(span, planned),),
         caveats=(*_caveats(span), *reading.caveats) if decision.enabled else reading.caveats,
     )
 
@@ -140,9 +141,17 @@ def _headline(span: RecordedSpan, verdict: str, was: str) -> str:
     return headline
 
 
-def _plan(planned: Mapping[str, Any]) -> Note:
+_NO_HINT: Final = {
+    "disabled": f": {env_name('layering')} is off",
+    "observed": f": {env_name('mode')} is observe",
+    "excluded_target": f": the server is not among {env_name('targets')}",
+}
+
+
+def _plan(span: RecordedSpan, planned: Mapping[str, Any]) -> Note:
     if not planned:
-        return Note("no_planned_hint", "The request would carry no hint.")
+        why = _NO_HINT.get(span.text(names.HINT_OUTCOME) or "", "")
+        return Note("no_planned_hint", f"The request would carry no hint{why}.")
     return Note(
         "planned_hint",
         f"The request would carry kv_transfer_params {json.dumps(dict(planned))}.",
@@ -154,21 +163,6 @@ def _plan(planned: Mapping[str, Any]) -> Note:
 
 _NOT_ENFORCED: Final = frozenset({"observed", "excluded_target", "rejected", "error"})
 
-_OUTCOMES: Final = {
-    "applied": "The hint was sent with the request.",
-    "observed": "Observe mode: no hint was sent. The server followed its own rules.",
-    "caller": "The caller's own hint was sent; nothing was added to it.",
-    "excluded_target": (
-        f"No hint was sent: {env_name('targets')} excludes this server. It followed its own rules."
-    ),
-    "rejected": (
-        "The server rejects the hint, so the request was sent without it. "
-        "The server followed its own rules."
-    ),
-    "disabled": "No hint was sent.",
-    "error": "The hint could not be added to the request, which was sent unchanged.",
-}
-
 
 def _afterwards(span: RecordedSpan, others: OtherCalls | None) -> list[Note]:
     return [*_outcome(span), _cached_tokens(span), *_later_calls(span, others)]
@@ -176,8 +170,8 @@ def _afterwards(span: RecordedSpan, others: OtherCalls | None) -> list[Note]:
 
 def _outcome(span: RecordedSpan) -> list[Note]:
     outcome = span.text(names.HINT_OUTCOME) or ""
-    if outcome in _OUTCOMES:
-        notes = [Note(outcome, _OUTCOMES[outcome])]
+    if outcome in OUTCOMES:
+        notes = [Note(outcome, OUTCOMES[outcome])]
     else:
         text = f"What happened to the hint is not known ({outcome or 'not recorded'})."
         notes = [Note("unknown_outcome", text)]

@@ -98,7 +98,7 @@ def show(console: Console, explanation: Explanation) -> None:
     if reading.facts:
         _grid(
             console,
-            [(fact.name.removeprefix("kvpolicy."), _fact_text(fact)) for fact in reading.facts],
+            [(fact.name.removeprefix(names.NAMESPACE), _fact_text(fact)) for fact in reading.facts],
             "also recorded",
         )
     _list(console, *_changes(explanation))

@@ -69,7 +69,7 @@ class Reading(NamedTuple):
 
     Attributes:
         measures: signals against their thresholds.
-        changes: single changes that would have turned the decision.
+        changes: single changes that would have reversed the decision.
         facts: other recorded attributes.
         caveats: caveats of the rule.
     """
@@ -126,7 +126,7 @@ def _read_adaptive(span: RecordedSpan) -> Reading:
     )
     caveat = Note(
         "adaptive_state",
-        "The adaptive rule keeps learning: a call like this may be decided differently now.",
+        "The adaptive rule keeps adjusting: it may decide a call like this differently now.",
     )
     decided_by_class = span.text(
         names.HINT_OUTCOME
@@ -134,8 +134,8 @@ def _read_adaptive(span: RecordedSpan) -> Reading:
     if reuse is None or doubt is None or theta is None or not decided_by_class:
         return Reading(caveats=(caveat,))
     stored = bool(span.flag(names.CACHE_WORTHY))
-    found = adaptive_changes(reuse, doubt, theta, stored=stored)
-    return Reading(changes=tuple(found), caveats=(caveat,))
+    reversing = adaptive_changes(reuse, doubt, theta, stored=stored)
+    return Reading(changes=tuple(reversing), caveats=(caveat,))
 
 
 RULES: Final[dict[str, Callable[[RecordedSpan], Reading]]] = {

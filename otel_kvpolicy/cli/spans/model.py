@@ -141,7 +141,7 @@ class RecordedSpan:
 
     @property
     def thresholds(self) -> dict[str, int] | None:
-        """The recorded thresholds by settings field; None if one is missing that is always there."""
+        """The recorded thresholds by settings field, or None if a required one is missing."""
         recorded: dict[str, int] = {}
         for name, threshold in SETTINGS.items():
             value = self.count(f"{names.NAMESPACE}thresholds.{threshold.key}")
@@ -202,11 +202,11 @@ def judge(
 
     Args:
         signals: all signals, by the names that a decision uses.
-        thresholds: by settings field. Optional ones that are missing are off.
+        thresholds: thresholds by settings field; optional ones that are missing are off.
         role: role of the caller.
     """
     tools = signals["tool_tokens"]
-    text = CallText(  # one character for each token, so that recorded tokens stay what they are
+    text = CallText(  # at one character per token, the estimate returns the recorded tokens
         prefix_chars=signals["prefix_tokens"] - tools,
         tool_chars=tools,
         history_chars=signals["history_tokens"],
@@ -221,7 +221,7 @@ def rejudged(span: RecordedSpan) -> KVCacheDecision | None:
     """Decide the recorded signals again by the thresholds rule.
 
     Returns:
-        None if the span does not carry everything that takes.
+        The decision, or None if the span does not carry every signal and threshold.
     """
     thresholds, signals = span.thresholds, span.signals
     if (
