@@ -12,7 +12,7 @@ Outcome = Literal[
 """What happened to the hint."""
 
 OUTCOMES: Final[dict[str, str]] = {
-    "applied": "The hint went out with the request.",
+    "applied": "The hint was sent with the request.",
     "observed": "Observe mode: nothing was sent.",
     "caller": "The caller set the hint, and nothing was added to it.",
     "excluded_target": "Nothing was sent: the server is not among KV_CACHE_TARGETS.",
