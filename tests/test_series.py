@@ -1,4 +1,4 @@
-"""``series.py`` is the only place that spells other programs' metric names, and spells them right."""
+"""``series.py`` is the only place that spells the metric names of other programs."""
 
 from __future__ import annotations
 
@@ -105,8 +105,9 @@ def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
         '"""Of vllm:in_a_docstring_total."""\n'
         'a = "rate(vllm:num_requests_running[5m])"\n'
         'b = f"lmcache_mp_lookup_{kind}_tokens_total"\n'
-        'c = "lmcache_mp:l1_write_keys_total", "node_memory_MemTotal_bytes", "DCGM_FI_DEV_SM_CLOCK"\n'
-        'd = "lmcache_mp_0.5.6_metrics.prom", "num_lmcache_cached_tokens", "page without lmcache_mp series"\n'
+        'c = "lmcache_mp:l1_write_keys_total", "node_memory_MemTotal_bytes"\n'
+        'd = "lmcache_mp_0.5.6_metrics.prom", "num_lmcache_cached_tokens"\n'
+        'd = "page without lmcache_mp series", "DCGM_FI_DEV_SM_CLOCK"\n'
         'e = name.startswith("vllm:")\n'
     )
     assert list(_named(path)) == [
@@ -114,8 +115,8 @@ def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
         (3, "lmcache_mp_lookup_"),
         (4, "lmcache_mp:l1_write_keys_total"),
         (4, "node_memory_MemTotal_bytes"),
-        (4, "DCGM_FI_DEV_SM_CLOCK"),
-        (6, "vllm:"),
+        (6, "DCGM_FI_DEV_SM_CLOCK"),
+        (7, "vllm:"),
     ]
 
 

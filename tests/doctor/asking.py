@@ -15,7 +15,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
 
 
 def run(*arguments: str, columns: int = 80, **environment: str) -> click.testing.Result:
-    """The command's end and what it printed. Whatever it raises but an exit is an error of the test."""
+    """Run the command. Any exception except an exit fails the test."""
     done = click.testing.CliRunner().invoke(
         command, arguments, env={"COLUMNS": str(columns), **environment}
     )
@@ -26,7 +26,7 @@ def run(*arguments: str, columns: int = 80, **environment: str) -> click.testing
 
 
 def urls(server: StandIn) -> tuple[str, ...]:
-    """The options that lead to a stand-in."""
+    """Return the options with a stand-in's addresses."""
     return (
         "--base-url",
         server.base_url,
@@ -35,7 +35,7 @@ def urls(server: StandIn) -> tuple[str, ...]:
 
 
 def found_at(*arguments: str, **environment: str) -> dict[str, Any]:
-    """What the command prints as JSON; its exit code is the one that the JSON tells."""
+    """Return the JSON output, after checking that it names the exit code."""
     done = run(*QUICK, *arguments, "--json", **environment)
     found: dict[str, Any] = json.loads(done.stdout)
     assert done.exit_code == found["exit_code"]
@@ -43,12 +43,12 @@ def found_at(*arguments: str, **environment: str) -> dict[str, Any]:
 
 
 def found_in(server: StandIn, *options: str, **environment: str) -> dict[str, Any]:
-    """What it finds in a stand-in."""
+    """Return the JSON output for a stand-in."""
     return found_at(*urls(server), *options, **environment)
 
 
 def outcomes(found: dict[str, Any]) -> tuple[str, str, str]:
-    """Of ``skip_save``, ``max_offload_tokens`` and both."""
+    """Return the outcomes of ``skip_save``, ``max_offload_tokens`` and both."""
     findings = found["findings"]
     return (
         findings["skip_save"]["outcome"],
@@ -58,10 +58,18 @@ def outcomes(found: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def ways(found: dict[str, Any], arm: str = "both") -> set[str]:
-    """By what a finding is known."""
-    return {each["way"] for each in found["findings"][arm]["evidence"]}
+    """Return the kinds of evidence on a hint."""
+    return {evidence["way"] for evidence in found["findings"][arm]["evidence"]}
 
 
-def notes(found: dict[str, Any]) -> str:
-    """What there is to do."""
-    return "\n".join(found["notes"])
+def codes(found: dict[str, Any]) -> list[str]:
+    """Return the codes of the advice, most important first."""
+    assert [note["text"] for note in found["advice"]] == found["notes"]
+    return [note["code"] for note in found["advice"]]
+
+
+def values(found: dict[str, Any], code: str) -> dict[str, Any]:
+    """Return the values of a piece of advice."""
+    (only,) = [note["values"] for note in found["advice"] if note["code"] == code]
+    of_advice: dict[str, Any] = only
+    return of_advice

@@ -1,4 +1,4 @@
-"""No server, key or exporter set from outside."""
+"""Keep servers, keys and exporters of the outer environment away from the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands before a server, remembers what it was asked, and changes answers on their way: for faults that no stand-in has."""
+"""A proxy that records requests and edits answers, for faults that the stand-in does not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAT = "/v1/chat/completions"
 
 
 class Exchange(NamedTuple):
-    """A request, and the answer of the server behind."""
+    """A request, and the answer of the server behind the proxy."""
 
     body: Any
     answer: httpx2.Response
@@ -31,19 +31,26 @@ class Exchange(NamedTuple):
         return text
 
     @property
-    def told(self) -> Any:
+    def answered(self) -> Any:
         """The answer's JSON."""
         return self.answer.json()
 
 
 Edit = Callable[[Exchange], Any]
-"""Gives what is answered instead: a response, or what is to be sent as JSON or text; None for the answer as it is."""
+"""Returns what is answered instead: a response, text, or a JSON value; None for no change."""
 
 
 class Relay:
-    """Attributes:
-    url: where it listens.
-    asked: method and path of each request.
+    """The proxy.
+
+    Args:
+        target: URL of the server behind it.
+        edits: an edit for each path; ``chat`` stands for the chat completions.
+
+    Attributes:
+        url: where it listens.
+        base_url: ``url`` with ``/v1``.
+        asked: method and path of each request.
     """
 
     def __init__(self, target: str, **edits: Edit) -> None:

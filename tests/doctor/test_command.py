@@ -1,7 +1,8 @@
-"""The doctor's verdicts on stand-ins in each mode and with each fault: which key is honoured, how that is known, what to do."""
+"""The doctor on stand-ins in every mode: outcome, evidence, advice and exit code."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import pytest
 
 from otel_kvpolicy.standin import StandIn
 
-from .asking import NOWHERE, found_at, found_in, notes, outcomes, run, urls, ways
+from .asking import NOWHERE, codes, found_at, found_in, outcomes, run, urls, values, ways
 
 PATIENCE_SECONDS = 60
 HONOURS_CAP = ("ignored", "honoured", "honoured")
@@ -23,7 +24,7 @@ HONOURS_SKIP = ("honoured", "ignored", "honoured")
 IGNORES_ALL = ("ignored", "ignored", "ignored")
 
 
-def test_the_multi_process_server_honours_the_cap_alone() -> None:
+def test_the_multi_process_server_honours_only_the_cap() -> None:
     with StandIn(mode="mp") as server:
         found = found_in(server)
     assert outcomes(found) == HONOURS_CAP
@@ -41,17 +42,21 @@ def test_the_multi_process_server_honours_the_cap_alone() -> None:
         found["lmcache"]["l2"],
     ) == ("0.5.6", 256, ["FSL2Adapter"])
     assert (found["metrics_release"], found["missing_metrics"]) == ("0.5.6 or later", [])
-    assert "Nothing: it works" in notes(found)
+    assert codes(found) == ["hint_works"]
+    assert values(found, "hint_works") == {
+        "hint_keys": "both",
+        "working_keys": ["max_offload_tokens"],
+    }
 
 
-def test_the_multi_process_server_is_known_without_its_address() -> None:
+def test_the_multi_process_server_is_recognized_without_its_address() -> None:
     with StandIn(mode="mp") as server:
         found = found_at("--base-url", server.base_url)
     assert outcomes(found) == HONOURS_CAP
     assert (found["mode"], found["lmcache"], ways(found)) == ("mp", None, {"told"})
 
 
-def test_the_in_process_connector_honours_skip_save_alone() -> None:
+def test_the_in_process_connector_honours_only_skip_save() -> None:
     with StandIn(mode="in_process") as server:
         found = found_in(server)
     assert outcomes(found) == HONOURS_SKIP
@@ -59,42 +64,42 @@ def test_the_in_process_connector_honours_skip_save_alone() -> None:
     assert ways(found) == {"salted"}
 
 
-def test_the_in_process_connector_is_judged_by_its_counters_where_usage_tells_nothing() -> None:
+def test_counters_decide_on_the_in_process_connector_if_usage_has_no_cached_tokens() -> None:
     with StandIn(mode="in_process", prompt_tokens_details=False) as server:
         found = found_in(server, "--refresh", "0")
     assert outcomes(found) == HONOURS_SKIP
     assert ways(found) == {"counted"}
-    assert "--enable-prompt-tokens-details" in notes(found)
+    assert "cached_tokens_not_reported" in codes(found)
 
 
 @pytest.mark.parametrize("mode", ["mp", "in_process"])
-def test_an_lmcache_that_reads_no_hint_ignores_every_one(mode: str) -> None:
+def test_an_lmcache_that_reads_no_hint_ignores_all(mode: str) -> None:
     with StandIn(mode=mode, honour_hints=False) as server:
         found = found_in(server)
     assert outcomes(found) == IGNORES_ALL
     assert (found["outcome"], found["exit_code"]) == ("ignored", 1)
-    assert ("0.5.6 or later" if mode == "mp" else "from 0.3.6 on") in notes(found)
+    assert codes(found)[0] == ("still_stores" if mode == "mp" else "upgrade_in_process")
 
 
-def test_the_copy_of_the_connector_inside_vllm_is_told_from_lmcaches_own() -> None:
+def test_vllms_own_copy_of_the_connector_is_recognized() -> None:
     with StandIn(mode="mp", vendored_connector=True) as server:
         found = found_in(server)
     assert outcomes(found) == IGNORES_ALL
     assert ways(found) == {"counted"}
-    assert "LMCACHE_USE_UPSTREAM_MP" in notes(found)
+    assert codes(found)[0] == "vendored_connector"
 
 
-def test_a_vllm_without_lmcache_gets_no_use_of_the_hint_and_a_warning_for_each() -> None:
+def test_hints_have_no_effect_on_a_vllm_without_lmcache_and_few_are_sent() -> None:
     with StandIn(mode="none") as server:
         found = found_in(server)
         sent = sum("kv_transfer_params" in request.body for request in server.requests)
     assert outcomes(found) == ("no_connector",) * 3
     assert (found["exit_code"], found["connector"]) == (1, False)
-    assert "each hint costs a warning line" in notes(found)
-    assert sent <= 12  # each is a warning: what one round cannot change is not asked again
+    assert codes(found)[0] == "no_connector"
+    assert sent <= 12  # vLLM logs a warning for each, so a final outcome ends the rounds
 
 
-def test_no_further_round_is_spent_on_what_is_certain() -> None:
+def test_a_final_outcome_ends_the_rounds() -> None:
     with StandIn(mode="none") as server:
         once = len(found_in(server)["trials"])
         assert len(found_in(server, "--rounds", "3")["trials"]) == once
@@ -107,35 +112,37 @@ def test_a_strict_server_refuses_the_hint(style: str) -> None:
     assert outcomes(found) == ("refused",) * 3
     assert found["exit_code"] == 1
     assert "kv_transfer_params" in found["findings"]["both"]["evidence"][0]["text"]
-    assert "KV_CACHE_TARGETS" in notes(found)
+    assert codes(found)[0] == "hint_refused"
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("mp", HONOURS_CAP), ("in_process", HONOURS_SKIP)])
-def test_without_metrics_the_caches_themselves_tell(mode: str, expected: tuple[str, ...]) -> None:
+def test_without_metrics_the_outcome_is_known_from_the_answers(
+    mode: str, expected: tuple[str, ...]
+) -> None:
     with StandIn(mode=mode, serve_metrics=False) as server:
         found = found_in(server)
     assert outcomes(found) == expected
     assert found["exit_code"] == 0
     assert found["vllm"]["metrics"] is False
-    assert "vLLM serves no /metrics" in notes(found)
-    assert ("LMCache serves no /metrics" in notes(found)) == (mode == "mp")
+    assert "no_vllm_metrics" in codes(found)
+    assert ("no_lmcache_metrics" in codes(found)) == (mode == "mp")
 
 
 @pytest.mark.parametrize("mode", ["in_process", "none"])
-def test_where_nothing_tells_it_is_inconclusive(mode: str) -> None:
+def test_without_metrics_and_cached_tokens_the_outcome_is_inconclusive(mode: str) -> None:
     with StandIn(mode=mode, serve_metrics=False, prompt_tokens_details=False) as server:
         found = found_in(server)
     assert outcomes(found) == ("inconclusive",) * 3
     assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
-    assert "Not proven either way" in notes(found)
+    assert codes(found)[0] == "not_proven"
 
 
-def test_where_nothing_is_ever_stored_skipping_cannot_be_told_from_it() -> None:
+def test_a_server_that_stores_nothing_at_all_is_inconclusive() -> None:
     with StandIn(l1_bytes=0, l2_bytes=0) as server:
         found = found_in(server)
     assert outcomes(found) == ("inconclusive",) * 3
     assert found["exit_code"] == 3
-    assert "Nothing was stored even when asked to" in notes(found)
+    assert codes(found)[0] == "nothing_stored"
 
 
 @pytest.mark.parametrize(
@@ -147,57 +154,67 @@ def test_where_nothing_is_ever_stored_skipping_cannot_be_told_from_it() -> None:
         ("in_process", "skip_save", "honoured", 0),
     ],
 )
-def test_the_verdict_is_on_the_keys_that_are_sent(
+def test_the_exit_code_is_about_the_keys_that_the_settings_send(
     mode: str, keys: str, outcome: str, code: int
 ) -> None:
     with StandIn(mode=mode) as server:
         found = found_in(server, KV_CACHE_HINT_KEYS=keys)
     assert (found["hint_keys"], found["outcome"], found["exit_code"]) == (keys, outcome, code)
-    assert ("set KV_CACHE_HINT_KEYS=both" in notes(found)) == (code == 1)
+    if code == 1:
+        assert values(found, "wrong_keys") == {"hint_keys": keys, "use": "both"}
+    else:
+        assert codes(found) == ["hint_works"]
 
 
-def test_a_slow_server_is_waited_for() -> None:
+def test_a_slow_server_is_examined_as_well() -> None:
     with StandIn(latency=0.03) as server:
         found = found_in(server)
     assert (outcomes(found), found["exit_code"]) == (HONOURS_CAP, 0)
 
 
-def test_a_server_that_is_too_slow_is_one_line() -> None:
+def ended_early(found: dict[str, Any], code: str) -> str:
+    """Check that the examination ended with this trouble, and return its text."""
+    assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
+    assert found["trouble_code"] == code
+    assert codes(found) == []
+    text: str = found["trouble"]
+    assert "\n" not in text
+    return text
+
+
+def test_a_server_that_is_too_slow_ends_the_examination() -> None:
     with StandIn(latency=1.5) as server:
         found = found_in(server, "--timeout", "0.7")
-    assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
-    assert (
-        found["trouble"]
-        == f"{server.url}/v1/chat/completions did not answer within 0.7 s (--timeout)"
-    )
+    text = ended_early(found, "timeout")
+    assert f"{server.url}/v1/chat/completions" in text
+    assert "0.7 s" in text
     assert found["vllm"]["version"] == "0.32.0"
 
 
-def test_a_server_that_never_answers_is_one_line() -> None:
+def test_a_server_that_never_answers_ends_the_examination() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         found = found_at(
             "--base-url", f"http://127.0.0.1:{mute.getsockname()[1]}/v1", "--timeout", "0.2"
         )
-    assert found["exit_code"] == 3
-    assert "did not answer within 0.2 s" in found["trouble"]
+    ended_early(found, "timeout")
 
 
 @pytest.mark.parametrize("options", [(), ("--api-key", "wrong")])
-def test_a_key_that_is_asked_for_is_told(options: tuple[str, ...]) -> None:
+def test_a_missing_or_wrong_key_ends_the_examination_with_the_option_to_pass(
+    options: tuple[str, ...],
+) -> None:
     with StandIn(api_key="right") as server:
         found = found_in(server, *options)
-    assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
-    asked = "another API key" if options else "an API key"
-    assert (
-        found["trouble"]
-        == f"{server.url} answers 401 and asks for {asked}: give --api-key or set OPENAI_API_KEY"
-    )
+    text = ended_early(found, "credentials_required")
+    assert server.url in text
+    assert "--api-key" in text
+    assert "OPENAI_API_KEY" in text
 
 
 @pytest.mark.parametrize(
     ("options", "environment"), [(("--api-key", "right"), {}), ((), {"OPENAI_API_KEY": "right"})]
 )
-def test_the_key_goes_to_vllm_and_into_no_output(
+def test_the_key_goes_to_vllm_but_not_into_the_output(
     options: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     with StandIn(api_key="right") as server:
@@ -206,7 +223,7 @@ def test_the_key_goes_to_vllm_and_into_no_output(
     assert "right" not in done.output
 
 
-def test_the_addresses_are_taken_from_the_environment_too() -> None:
+def test_addresses_may_come_from_the_environment() -> None:
     with StandIn() as server:
         assert server.lmcache_url is not None
         found = found_at(OPENAI_BASE_URL=server.base_url, LMCACHE_URL=server.lmcache_url)
@@ -214,24 +231,21 @@ def test_the_addresses_are_taken_from_the_environment_too() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_server_that_fails_a_call_is_one_line(status: int) -> None:
+def test_a_server_that_fails_a_call_ends_the_examination(status: int) -> None:
     with StandIn(fail_first=1, fail_status=status) as server:
         found = found_in(server)
-    assert found["exit_code"] == 3
-    assert f"answered {status}" in found["trouble"]
+    assert str(status) in ended_early(found, "unusable_answer")
 
 
-def test_a_prompt_that_no_chunk_fits_in_is_told() -> None:
+def test_a_context_shorter_than_a_chunk_ends_the_examination() -> None:
     with StandIn(max_model_len=300) as server:
         found = found_in(server)
-    assert found["exit_code"] == 3
-    assert (
-        found["trouble"]
-        == "the longest prompt this model takes (300 tokens) does not fill a chunk of 256 tokens"
-    )
+    text = ended_early(found, "prompt_below_chunk")
+    assert "300" in text
+    assert "256" in text
 
 
-def test_a_short_context_takes_shorter_prompts() -> None:
+def test_prompts_fit_into_a_short_context() -> None:
     with StandIn(max_model_len=500) as server:
         found = found_in(server)
     assert outcomes(found) == HONOURS_CAP
@@ -247,16 +261,13 @@ def test_the_model_can_be_chosen() -> None:
         )
     assert (first["vllm"]["model"], second["vllm"]["model"]) == ("one", "two")
     assert second["exit_code"] == 0
-    assert (unknown["exit_code"], unknown["trouble"]) == (
-        3,
-        f"{server.url} serves no model 'three'; there are one, two",
-    )
+    assert "one, two" in ended_early(unknown, "unknown_model")
 
 
-def test_what_cannot_be_reached_is_one_line() -> None:
+def test_an_unreachable_server_ends_the_examination() -> None:
     found = found_at("--base-url", NOWHERE)
-    assert (found["outcome"], found["exit_code"], found["vllm"]) == ("inconclusive", 3, None)
-    assert found["trouble"].startswith("cannot reach http://127.0.0.1:9: ")
+    assert "http://127.0.0.1:9" in ended_early(found, "unreachable")
+    assert found["vllm"] is None
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
@@ -284,13 +295,15 @@ def test_a_password_in_the_address_is_not_shown() -> None:
         ("--base-url", NOWHERE, "--nonsense"),
     ],
 )
-def test_wrong_usage_ends_with_two(arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_two(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.exit_code == 2
     assert "Usage:" in done.stderr
 
 
-def test_a_process_of_its_own_ends_with_the_code_and_prints_no_trace(tmp_path: Any) -> None:
+def test_the_command_in_its_own_process_exits_with_the_code_and_prints_no_traceback(
+    tmp_path: Any,
+) -> None:
     with StandIn(mode="none") as server:
         done = subprocess.run(
             [
@@ -303,6 +316,7 @@ def test_a_process_of_its_own_ends_with_the_code_and_prints_no_trace(tmp_path: A
                 "1",
                 "--settle",
                 "0.02",
+                "--json",
             ],
             capture_output=True,
             text=True,
@@ -312,11 +326,15 @@ def test_a_process_of_its_own_ends_with_the_code_and_prints_no_trace(tmp_path: A
         )
     assert done.returncode == 1
     assert done.stderr == ""
-    assert "KV_CACHE_MIN_PREFIX_TOKENS: cannot read 'many'" in done.stdout
-    assert "verdict: no effect (exit code 1)" in done.stdout
+    found = json.loads(done.stdout)
+    assert found["outcome"] == "no_connector"
+    (check,) = [check for check in found["checks"] if check["name"] == "settings"]
+    assert (check["state"], check["code"]) == ("fail", "problems")
+    assert "KV_CACHE_MIN_PREFIX_TOKENS" in check["text"]
+    assert values(found, "check_process") == {"checks": ["settings"]}
 
 
-def test_an_interruption_is_no_verdict() -> None:
+def test_an_interruption_exits_without_an_outcome() -> None:
     with StandIn(latency=PATIENCE_SECONDS) as server:
         arguments = [sys.executable, "-m", "otel_kvpolicy.cli", "doctor", *urls(server)]
         with subprocess.Popen(

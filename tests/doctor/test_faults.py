@@ -1,4 +1,4 @@
-"""What no stand-in does: other servers, other releases, late stores, half strict servers, a server that goes away."""
+"""What the stand-in cannot do: other servers and releases, late stores, servers that go away."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from otel_kvpolicy.standin import StandIn
 
-from .asking import found_at, found_in, notes, outcomes
+from .asking import codes, found_at, found_in, outcomes, values
 from .relay import Exchange, Relay
 
 PAGE = (
@@ -27,29 +27,26 @@ def _missing(_: Exchange) -> Response:
     return JSONResponse({"detail": "Not Found"}, 404)
 
 
-# --- no vLLM, or no LMCache ---------------------------------------------------------------------------------------------------------
+# --- not vLLM, or not LMCache ---------------------------------------------------------------------
 
 
-def test_a_web_site_is_no_openai_server() -> None:
+def test_a_web_site_is_not_an_openai_server() -> None:
     with StandIn() as server, Relay(server.url, **{"v1/models": _html}) as site:
         found = found_at("--base-url", site.base_url)
-    assert found["exit_code"] == 3
-    assert (
-        found["trouble"]
-        == f"{site.url}/v1/models lists no model: is this an OpenAI-compatible server?"
-    )
+    assert (found["exit_code"], found["trouble_code"]) == (3, "no_models")
+    assert f"{site.url}/v1/models" in found["trouble"]
 
 
 @pytest.mark.parametrize("edit", [_html, _missing, lambda _: Response("oh\nno", 500)])
-def test_a_server_that_only_lists_models_is_one_line(edit: Any) -> None:
+def test_a_server_that_only_lists_models_ends_the_examination(edit: Any) -> None:
     with StandIn() as server, Relay(server.url, chat=edit) as half:
         found = found_at("--base-url", half.base_url)
-    assert found["exit_code"] == 3
-    assert found["trouble"].startswith(f"{half.url}/v1/chat/completions answered ")
+    assert (found["exit_code"], found["trouble_code"]) == (3, "unusable_answer")
+    assert f"{half.url}/v1/chat/completions" in found["trouble"]
     assert "\n" not in found["trouble"]
 
 
-def test_another_openai_server_is_said_to_be_no_vllm() -> None:
+def test_another_openai_server_is_not_taken_for_vllm() -> None:
     with (
         StandIn(mode="none", prompt_tokens_details=False) as server,
         Relay(server.url, version=_missing, metrics=_missing) as other,
@@ -57,64 +54,59 @@ def test_another_openai_server_is_said_to_be_no_vllm() -> None:
         found = found_at("--base-url", other.base_url)
     assert outcomes(found) == ("inconclusive",) * 3
     assert found["exit_code"] == 3
-    assert "This does not look like vLLM" in notes(found)
+    assert codes(found)[0] == "not_vllm"
 
 
-def test_an_lmcache_address_that_leads_nowhere_is_one_line() -> None:
+def test_an_unreachable_lmcache_ends_the_examination() -> None:
     with StandIn() as server:
         found = found_at("--base-url", server.base_url, "--lmcache-url", "http://127.0.0.1:9")
-    assert found["exit_code"] == 3
-    assert found["trouble"].startswith("cannot reach http://127.0.0.1:9: ")
+    assert (found["exit_code"], found["trouble_code"]) == (3, "unreachable")
+    assert "http://127.0.0.1:9" in found["trouble"]
     assert found["vllm"]["version"] == "0.32.0"
 
 
-def test_an_lmcache_address_of_something_else_is_one_line() -> None:
+def test_an_lmcache_address_of_another_server_ends_the_examination() -> None:
     with StandIn() as server:
         found = found_at("--base-url", server.base_url, "--lmcache-url", server.url)
-    assert found["exit_code"] == 3
-    assert (
-        found["trouble"]
-        == f"{server.url} answers, but neither /status nor /metrics is of LMCache's multi-process server"
-    )
+    assert (found["exit_code"], found["trouble_code"]) == (3, "not_lmcache")
+    assert server.url in found["trouble"]
 
 
-def test_an_lmcache_address_that_asks_for_a_key_is_doubted() -> None:
+def test_an_lmcache_address_that_asks_for_a_key_points_to_its_option() -> None:
     with (
         StandIn() as server,
         Relay(server.url, status=lambda _: Response(status_code=403)) as guarded,
     ):
         found = found_at("--base-url", server.base_url, "--lmcache-url", guarded.url)
-    assert found["exit_code"] == 3
-    assert found["trouble"].endswith(
-        "LMCache's own server asks for none, so is this its address (--lmcache-url)?"
-    )
+    assert (found["exit_code"], found["trouble_code"]) == (3, "credentials_required")
+    assert "--lmcache-url" in found["trouble"]
 
 
-def test_the_lmcache_of_another_vllm_is_told_and_not_relied_on() -> None:
+def test_counters_of_an_lmcache_of_another_vllm_are_not_used() -> None:
     with StandIn() as server, StandIn() as stranger:
         found = found_at("--base-url", server.base_url, "--lmcache-url", str(stranger.lmcache_url))
     assert outcomes(found) == ("ignored", "honoured", "honoured")
-    assert "it is another vLLM's" in notes(found)
+    assert "other_lmcache" in codes(found)
 
 
 def test_a_multi_process_server_beside_an_in_process_lmcache_is_not_used() -> None:
     with StandIn(mode="in_process") as server, StandIn() as stranger:
         found = found_at("--base-url", server.base_url, "--lmcache-url", str(stranger.lmcache_url))
     assert (outcomes(found), found["mode"]) == (("honoured", "ignored", "honoured"), "in_process")
-    assert "The server at --lmcache-url is not used" in notes(found)
+    assert "lmcache_not_used" in codes(found)
 
 
-# --- other releases -----------------------------------------------------------------------------------------------------------------
+# --- other releases -------------------------------------------------------------------------------
 
 
-def test_an_lmcache_before_the_cap_is_to_be_upgraded() -> None:
+def test_an_lmcache_too_old_for_the_cap_needs_an_upgrade() -> None:
     with (
         StandIn(honour_hints=False) as server,
         Relay(str(server.lmcache_url), version=lambda _: JSONResponse("0.5.4")) as old,
     ):
         found = found_at("--base-url", server.base_url, "--lmcache-url", old.url)
     assert (outcomes(found), found["lmcache"]["version"]) == (("ignored",) * 3, "0.5.4")
-    assert "LMCache 0.5.4 has no control of single requests" in notes(found)
+    assert values(found, "upgrade_lmcache") == {"version": "0.5.4"}
 
 
 @pytest.mark.parametrize(
@@ -134,26 +126,25 @@ def test_an_lmcache_before_the_cap_is_to_be_upgraded() -> None:
     ],
     ids=lambda value: None if value and "\n" in value else str(value),
 )
-def test_the_release_is_known_by_its_metric_names(page: str, release: str | None) -> None:
+def test_the_release_is_recognized_by_its_metric_names(page: str, release: str | None) -> None:
     with (
         StandIn(fail_first=1) as server,
         Relay(str(server.lmcache_url), metrics=lambda _: page) as lmcache,
     ):
-        found = found_at(
-            "--base-url", server.base_url, "--lmcache-url", lmcache.url
-        )  # what is read before the first prompt tells
+        # The first prompt fails, so only what was read before it counts.
+        found = found_at("--base-url", server.base_url, "--lmcache-url", lmcache.url)
     assert (found["metrics_release"], found["exit_code"]) == (release, 3)
 
 
-def test_names_that_the_dashboards_do_not_read_are_told() -> None:
+def test_metric_names_that_the_dashboards_do_not_query_are_reported() -> None:
     page = "lmcache_mp_l1_write_keys_total 1\n"
     with StandIn() as server, Relay(str(server.lmcache_url), metrics=lambda _: page) as lmcache:
         found = found_at("--base-url", server.base_url, "--lmcache-url", lmcache.url)
     assert outcomes(found) == ("ignored", "honoured", "honoured")
-    assert "names are those of before 0.4.7" in notes(found)
+    assert "old_metric_names" in codes(found)
 
 
-def test_series_that_the_dashboards_need_are_missed_by_name() -> None:
+def test_series_that_the_dashboards_need_are_reported_if_missing() -> None:
     def without(exchange: Exchange) -> str:
         return (
             "\n".join(
@@ -168,16 +159,16 @@ def test_series_that_the_dashboards_need_are_missed_by_name() -> None:
         found = found_at("--base-url", server.base_url, "--lmcache-url", lmcache.url)
     assert found["exit_code"] == 0
     assert found["missing_metrics"] == ["lmcache_mp_l1_memory_usage_bytes"]
-    assert "not there: lmcache_mp_l1_memory_usage_bytes." in notes(found)
+    assert values(found, "missing_series") == {"series": ["lmcache_mp_l1_memory_usage_bytes"]}
 
 
-def test_a_page_that_is_no_prometheus_text_counts_as_none() -> None:
+def test_a_page_that_is_not_prometheus_text_counts_as_missing() -> None:
     with StandIn() as server, Relay(server.url, metrics=_html) as vllm:
         found = found_at("--base-url", vllm.base_url, "--lmcache-url", str(server.lmcache_url))
     assert (found["exit_code"], found["vllm"]["metrics"]) == (0, False)
 
 
-def test_a_connector_that_shows_with_the_first_prompt_is_seen() -> None:
+def test_a_connector_whose_series_appear_with_the_first_prompt_is_recognized() -> None:
     """LMCache's in-process series are not on the page of a vLLM that has served nothing yet."""
     fresh = True
 
@@ -198,14 +189,14 @@ def test_a_connector_that_shows_with_the_first_prompt_is_seen() -> None:
     assert (found["mode"], outcomes(found)) == ("in_process", ("honoured", "ignored", "honoured"))
 
 
-def test_usage_that_names_cached_tokens_only_where_there_are_some_reports_them() -> None:
-    """As vLLM did for long: no details beside a prompt that was not cached."""
+def test_a_usage_with_cached_tokens_only_if_there_are_some_counts_as_reporting() -> None:
+    """Older vLLM leaves the details out if nothing was cached."""
 
     def chat(exchange: Exchange) -> Any:
-        told = exchange.told
-        if not told.get("usage", {}).get("prompt_tokens_details", {}).get("cached_tokens"):
-            told["usage"].pop("prompt_tokens_details", None)
-        return told
+        answer = exchange.answered
+        if not answer.get("usage", {}).get("prompt_tokens_details", {}).get("cached_tokens"):
+            answer["usage"].pop("prompt_tokens_details", None)
+        return answer
 
     with StandIn(mode="in_process") as server, Relay(server.url, chat=chat) as vllm:
         found = found_at("--base-url", vllm.base_url)
@@ -213,10 +204,10 @@ def test_usage_that_names_cached_tokens_only_where_there_are_some_reports_them()
     assert (found["exit_code"], outcomes(found)) == (0, ("honoured", "ignored", "honoured"))
 
 
-# --- half strict, late, gone ----------------------------------------------------------------------------------------------------------
+# --- partly strict, late, gone --------------------------------------------------------------------
 
 
-def test_a_server_that_refuses_long_prompts_does_not_refuse_the_hint() -> None:
+def test_refusing_long_prompts_is_not_refusing_the_hint() -> None:
     def chat(exchange: Exchange) -> Response | None:
         return (
             JSONResponse({"error": "prompt\ntoo long"}, 400)
@@ -226,22 +217,23 @@ def test_a_server_that_refuses_long_prompts_does_not_refuse_the_hint() -> None:
 
     with StandIn() as server, Relay(server.url, chat=chat) as vllm:
         found = found_at("--base-url", vllm.base_url)
-    assert found["exit_code"] == 3
-    assert found["trouble"].startswith(
-        "the server refuses a prompt of 3 chunks of 256 tokens: 400 "
-    )
+    assert (found["exit_code"], found["trouble_code"]) == (3, "prompt_refused")
+    assert "400" in found["trouble"]
+    assert "\n" not in found["trouble"]
 
 
-def test_a_server_that_refuses_every_call_is_one_line() -> None:
+def test_a_server_that_refuses_every_call_ends_the_examination() -> None:
     with (
         StandIn() as server,
         Relay(server.url, chat=lambda _: JSONResponse({"error": "no\nmax_tokens"}, 400)) as vllm,
     ):
         found = found_at("--base-url", vllm.base_url)
-    assert found["trouble"].startswith("the server refuses a plain chat call: 400 ")
+    assert (found["exit_code"], found["trouble_code"]) == (3, "plain_call_refused")
+    assert "400" in found["trouble"]
+    assert "\n" not in found["trouble"]
 
 
-def test_a_server_that_refuses_the_salt_is_judged_without() -> None:
+def test_a_server_that_refuses_the_salt_is_examined_without_it() -> None:
     def chat(exchange: Exchange) -> Response | None:
         return (
             JSONResponse({"error": "unknown field cache_salt"}, 422)
@@ -254,16 +246,16 @@ def test_a_server_that_refuses_the_salt_is_judged_without() -> None:
     assert (found["exit_code"], outcomes(found)) == (0, ("honoured", "ignored", "honoured"))
 
 
-def test_a_store_that_shows_late_is_not_taken_for_a_skip() -> None:
-    """LMCache stores in the background: at the first asking it may not have begun."""
+def test_a_late_store_is_not_taken_for_a_skip() -> None:
+    """LMCache stores in the background, so the first time it is asked it may not have begun."""
     sent: Counter[str] = Counter()
 
     def chat(exchange: Exchange) -> Any:
-        told = exchange.told
+        answer = exchange.answered
         sent[exchange.prompt] += 1
         if sent[exchange.prompt] == 2:
-            told["kv_transfer_params"]["cached_token_stats"]["num_lmcache_cached_tokens"] = 0
-        return told
+            answer["kv_transfer_params"]["cached_token_stats"]["num_lmcache_cached_tokens"] = 0
+        return answer
 
     with (
         StandIn(honour_hints=False, serve_metrics=False) as server,
@@ -273,8 +265,8 @@ def test_a_store_that_shows_late_is_not_taken_for_a_skip() -> None:
     assert outcomes(found) == ("ignored",) * 3
 
 
-def test_counters_that_others_move_prove_no_skip() -> None:
-    """A store that shows late, on a busy server: others move the counter in its stead, and it stands still just after a hint."""
+def test_counters_that_other_traffic_moves_prove_no_skip() -> None:
+    """Other traffic moves the counter, except just after a hint. Stores of the trials show late."""
     chunks, busy = 0, True
 
     def chat(exchange: Exchange) -> None:
@@ -299,7 +291,7 @@ def test_counters_that_others_move_prove_no_skip() -> None:
     assert found["exit_code"] == 3
 
 
-def test_a_server_that_goes_away_in_the_middle_leaves_no_verdict() -> None:
+def test_a_server_that_goes_away_leaves_no_outcome() -> None:
     calls = 0
 
     def chat(_: Exchange) -> Response | None:
@@ -311,10 +303,11 @@ def test_a_server_that_goes_away_in_the_middle_leaves_no_verdict() -> None:
         found = found_at("--base-url", vllm.base_url, "--rounds", "5")
     assert found["trials"]
     assert (found["outcome"], found["exit_code"]) == ("inconclusive", 3)
-    assert "answered 503: gone" in found["trouble"]
+    assert found["trouble_code"] == "unusable_answer"
+    assert "503" in found["trouble"]
 
 
-def test_nothing_is_asked_but_pages_and_chat_and_nothing_is_cleared() -> None:
+def test_only_pages_and_chat_are_requested_and_nothing_is_cleared() -> None:
     with StandIn() as server, Relay(server.url) as vllm, Relay(str(server.lmcache_url)) as lmcache:
         before = found_in(server)
         stored = server.chunks_stored
@@ -335,7 +328,7 @@ def test_nothing_is_asked_but_pages_and_chat_and_nothing_is_cleared() -> None:
     }
 
 
-def test_no_hint_that_ends_a_server_is_ever_sent() -> None:
+def test_no_hint_that_crashes_a_server_is_sent() -> None:
     with StandIn() as server:
         found_in(server)
         caps = [

@@ -1,4 +1,4 @@
-"""Other people's traffic: prompts nobody has sent before, one after the other, while a test runs."""
+"""Other users' traffic: new prompts, one after another, while a test runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ PATIENCE_SECONDS = 60
 
 
 class Traffic:
-    """Attributes:
-    sent: calls that were answered so far.
+    """Traffic from a thread, for the duration of a ``with`` block.
+
+    Attributes:
+        sent: number of calls answered so far.
     """
 
     def __init__(self, base_url: str, model: str, *, words: int = 240) -> None:

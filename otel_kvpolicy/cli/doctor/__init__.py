@@ -1,1 +1,4 @@
-"""Proves on a live vLLM and LMCache whether the hint is honoured. Needs the extra ``[cli]``."""
+"""``otel-kvpolicy doctor``: find out on a live vLLM and LMCache whether the hint has an effect.
+
+Needs the extra ``[cli]``.
+"""

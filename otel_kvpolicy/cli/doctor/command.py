@@ -13,15 +13,20 @@ from rich.console import Console
 from ..http import Http
 from .advice import advice
 from .environment import check_process
-from .examination import Examination, Wish, examine
+from .examination import Examination, Options, examine
 from .render import show
 
 _INTERRUPTED: Final = 130
-_KEY_HINT: Final = "give --api-key or set OPENAI_API_KEY"
-_NO_KEY_HINT: Final = "LMCache's own server asks for none, so is this its address (--lmcache-url)?"
+_KEY_HINT: Final = "pass --api-key or set OPENAI_API_KEY"
+_NO_KEY_HINT: Final = "LMCache needs none, so check --lmcache-url"
 
 
 def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the URL without a slash at its end.
+
+    Raises:
+        click.BadParameter: the value is not an http or https URL with a host.
+    """
     if value is None:
         return None
     try:
@@ -34,7 +39,7 @@ def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
     except (ValueError, httpx2.InvalidURL):
         usable = False
     if not usable:
-        raise click.BadParameter(f"{value!r} is no http or https URL", ctx, param)
+        raise click.BadParameter(f"{value!r} is not an http or https URL", ctx, param)
     return value.rstrip("/")
 
 
@@ -45,38 +50,38 @@ def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
     envvar="OPENAI_BASE_URL",
     show_envvar=True,
     callback=_url,
-    help="vLLM's API: http://host:8000/v1.",
+    help="vLLM's API, such as http://host:8000/v1.",
 )
 @click.option(
     "--lmcache-url",
     envvar="LMCACHE_URL",
     show_envvar=True,
     callback=_url,
-    help="HTTP side of LMCache's multi-process server: http://host:8080.",
+    help="HTTP address of LMCache's multi-process server, such as http://host:8080.",
 )
 @click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Bearer token for vLLM.")
-@click.option("--model", help="Model to ask; the first one served by default.")
+@click.option("--model", help="Model to ask; by default, the first one vLLM serves.")
 @click.option(
     "--chunk-tokens",
     type=click.IntRange(min=1),
-    help="Tokens of an LMCache chunk, where its server does not tell (256).",
+    help="Tokens of an LMCache chunk; by default, what LMCache says, or 256.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     default=3,
-    help="Trials of each hint; twice as many while inconclusive.",
+    help="Trials of each hint; up to twice as many while they are inconclusive.",
 )
 @click.option(
     "--settle",
     type=click.FloatRange(min=0),
     default=1.0,
-    help="Seconds to wait for a store to show.",
+    help="Seconds to wait until a store shows.",
 )
 @click.option(
     "--refresh",
     type=click.FloatRange(min=0),
-    help="Seconds between updates of the counters (10 for LMCache inside vLLM, 0 otherwise).",
+    help="Seconds between updates of the counters; by default, 10 for LMCache inside vLLM, else 0.",
 )
 @click.option(
     "--timeout",
@@ -100,25 +105,26 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Proves on a live vLLM and LMCache whether the hint is honoured.
+    """Find out on a live vLLM and LMCache whether the hint has an effect.
 
-    Sends a few dozen random prompts of three chunks and reads what became of them. Beyond that it only reads, and clears no cache.
+    Sends a few dozen random prompts of three chunks and checks which of them were stored. Otherwise
+    it only reads; it clears no cache.
 
     Exit codes: 0 honoured, 1 ignored, refused or without effect, 3 inconclusive, 2 wrong usage.
     """
-    wish = Wish(model, chunk_tokens, rounds, rounds, settle, refresh)
+    options = Options(model, chunk_tokens, rounds, rounds, settle, refresh)
     with ExitStack() as stack:
         vllm = stack.enter_context(closing(_vllm(base_url, api_key, timeout)))
         lmcache = (
             stack.enter_context(closing(_lmcache(lmcache_url, timeout))) if lmcache_url else None
         )
-        status = stack.enter_context(Console(stderr=True).status("looking at this process"))
+        status = stack.enter_context(Console(stderr=True).status("checking this process"))
         try:
-            found = examine(vllm, lmcache, wish, check_process(base_url), status.update)
-        except KeyboardInterrupt:  # click would end with 1, which says "ignored" here
+            exam = examine(vllm, lmcache, options, check_process(base_url), status.update)
+        except KeyboardInterrupt:  # click would exit with 1, which means "ignored" here
             ctx.exit(_INTERRUPTED)
-    _print(found, as_json=as_json)
-    ctx.exit(found.exit_code)
+    _print(exam, as_json=as_json)
+    ctx.exit(exam.exit_code)
 
 
 def _vllm(base_url: str, api_key: str | None, timeout: float) -> Http:
@@ -134,8 +140,13 @@ def _lmcache(url: str, timeout: float) -> Http:
     return Http(url, timeout=timeout, wanted_credentials=f"an API key: {_NO_KEY_HINT}")
 
 
-def _print(found: Examination, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({**found.as_json(), "notes": advice(found)}, indent=2))
-    else:
-        show(Console(highlight=False), found)
+def _print(exam: Examination, *, as_json: bool) -> None:
+    if not as_json:
+        show(Console(highlight=False), exam)
+        return
+    notes = advice(exam)
+    found = exam.as_json() | {
+        "notes": [note.text for note in notes],
+        "advice": [note.as_json() for note in notes],
+    }
+    click.echo(json.dumps(found, indent=2))

@@ -1,4 +1,4 @@
-"""The process side: is the instrumentor installed and on, do the settings parse, where does telemetry go, may this server be hinted."""
+"""Check the process side: instrumentor, openai, exporters, settings, and the targets."""
 
 from __future__ import annotations
 
@@ -21,29 +21,35 @@ State = Literal["ok", "warn", "fail"]
 
 _ENTRY_POINT: Final = "kvpolicy"
 _DISABLED: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
-_EXPORTERS: Final = {"traces": "OTEL_TRACES_EXPORTER", "metrics": "OTEL_METRICS_EXPORTER"}
+_SIGNALS: Final = ("traces", "metrics")
 
 
 class Check(NamedTuple):
-    """One thing looked at.
+    """The result of one check.
 
     Attributes:
-        name: what.
+        name: what was checked.
         state: ``ok``, ``warn`` or ``fail``.
+        code: what was found, for scripts.
         text: what was found, and what to do about it.
     """
 
     name: str
     state: State
+    code: str
     text: str
 
 
 def check_process(base_url: str) -> list[Check]:
-    """Looks at this environment: a process started from it with ``opentelemetry-instrument`` would find the same."""
+    """Check this environment, which a process under ``opentelemetry-instrument`` would inherit.
+
+    Args:
+        base_url: vLLM's API, to see whether it gets the hint.
+    """
     return [
         _instrumentor(),
         _openai(),
-        *(_exporter(signal) for signal in _EXPORTERS),
+        *(_exporter(signal) for signal in _SIGNALS),
         _settings(),
         _policy(),
         _target(base_url),
@@ -53,108 +59,96 @@ def check_process(base_url: str) -> list[Check]:
 def _instrumentor() -> Check:
     name = "instrumentor"
     if not list(metadata.entry_points(group="opentelemetry_instrumentor", name=_ENTRY_POINT)):
-        return Check(
-            name,
-            "fail",
-            "its entry point is not installed here: install otel-kvpolicy where the application runs",
-        )
+        text = "not installed in this environment: install otel-kvpolicy where the application runs"
+        return Check(name, "fail", "not_installed", text)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return Check(
-            name, "fail", "OTEL_SDK_DISABLED is true: decisions are taken, but none is recorded"
-        )
+        text = "OTEL_SDK_DISABLED is true: calls are decided, but nothing is recorded"
+        return Check(name, "fail", "sdk_disabled", text)
     disabled = {part.strip() for part in os.environ.get(_DISABLED, "").split(",")}
     if disabled & {_ENTRY_POINT, "*"}:
-        return Check(
-            name, "fail", f"{_DISABLED} names it: opentelemetry-instrument would leave it off"
+        text = f"disabled by {_DISABLED}: remove {_ENTRY_POINT} or * from it"
+        return Check(name, "fail", "disabled", text)
+    distro = _version("opentelemetry-distro")
+    if distro is None:
+        text = (
+            f"{__version__}, but opentelemetry-distro is not installed: install it, or call "
+            "KVPolicyInstrumentor().instrument() in code"
         )
-    launcher = _version("opentelemetry-distro")
-    if launcher is None:
-        return Check(
-            name,
-            "warn",
-            f"{__version__}, but opentelemetry-distro is not installed: call KVPolicyInstrumentor().instrument() in code",
-        )
-    return Check(
-        name,
-        "ok",
-        f"{__version__}, enabled under opentelemetry-instrument (opentelemetry-distro {launcher})",
-    )
+        return Check(name, "warn", "no_distro", text)
+    text = f"{__version__}, loaded by opentelemetry-instrument (opentelemetry-distro {distro})"
+    return Check(name, "ok", "enabled", text)
 
 
 def _openai() -> Check:
     conflict = get_dependency_conflicts(KVPolicyInstrumentor().instrumentation_dependencies())
     if conflict is not None:
-        return Check("openai", "fail", f"{conflict}: the instrumentor does nothing")
-    return Check("openai", "ok", _version("openai") or "installed")
+        text = f"{conflict}: the instrumentor does nothing"
+        return Check("openai", "fail", "unsupported", text)
+    return Check("openai", "ok", "supported", _version("openai") or "installed")
 
 
 def _exporter(signal: str) -> Check:
-    variable = _EXPORTERS[signal]
+    variable = f"OTEL_{signal.upper()}_EXPORTER"
     if _version("opentelemetry-sdk") is None:
-        return Check(signal, "fail", "opentelemetry-sdk is not installed: nothing is recorded")
-    told = os.environ.get(variable, "").strip()
-    if not told and _version("opentelemetry-distro") is None:
-        return Check(
-            signal,
-            "warn",
-            f"{variable} is not set: they go where the application's own code sends them",
-        )
-    wanted = [part.strip() for part in (told or "otlp").split(",")]
+        text = f"opentelemetry-sdk is not installed: {signal} are not recorded"
+        return Check(signal, "fail", "no_sdk", text)
+    value = os.environ.get(variable, "").strip()
+    if not value and _version("opentelemetry-distro") is None:
+        text = f"{variable} is not set: only the application's own code can export {signal}"
+        return Check(signal, "warn", "set_in_code", text)
+    wanted = [part.strip() for part in (value or "otlp").split(",")]
     if wanted == ["none"]:
-        return Check(signal, "warn", f"{variable} is none: they go nowhere")
-    protocol = (
-        os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
-        or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-        or "grpc"
-    )
-    names = [
-        ("otlp_proto_http" if protocol.startswith("http/proto") else "otlp_proto_grpc")
-        if part == "otlp"
-        else part
-        for part in wanted
-    ]
+        return Check(signal, "warn", "none", f"{variable}=none: {signal} are not exported")
+    names = [_otlp_exporter(signal) if part == "otlp" else part for part in wanted]
     missing = [
         name
         for name in names
         if not list(metadata.entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
     ]
     if missing:
-        return Check(
-            signal,
-            "fail",
-            f"exporter {', '.join(missing)} is not installed ({variable}={told or 'otlp, by default'})",
-        )
-    where = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_ENDPOINT"
-    )
-    return Check(signal, "ok", f"{', '.join(names)} to {where or 'the default endpoint'}")
+        setting = f"{variable}={value}" if value else f"{variable} is not set, so it is otlp"
+        text = f"exporter {', '.join(missing)} is not installed ({setting})"
+        return Check(signal, "fail", "missing_exporter", text)
+    endpoint = _otlp_setting(signal, "ENDPOINT") or "the default endpoint"
+    return Check(signal, "ok", "exported", f"{', '.join(names)} to {endpoint}")
+
+
+def _otlp_exporter(signal: str) -> str:
+    protocol = _otlp_setting(signal, "PROTOCOL") or "grpc"
+    return "otlp_proto_http" if protocol.startswith("http/proto") else "otlp_proto_grpc"
+
+
+def _otlp_setting(signal: str, name: str) -> str | None:
+    own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
+    return own or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
 
 
 def _settings() -> Check:
     with _warnings_of("otel_kvpolicy") as problems:
-        knobs = settings.configure()
-    known = {settings.env_name(field) for field in settings.Settings.model_fields} | {
-        settings.CONFIG_FILE
-    }
+        active = settings.configure()
+    fields = settings.Settings.model_fields
+    known = {settings.env_name(field) for field in fields} | {settings.CONFIG_FILE}
     problems += [
-        f"{name} is no setting"
+        f"{name}: unknown setting"
         for name in sorted(os.environ)
         if name.startswith(settings.PREFIX) and name not in known
     ]
-    if knobs.redis_url is not None and _version("redis") is None:
+    if active.redis_url is not None and _version("redis") is None:
         problems.append("KV_CACHE_REDIS_URL needs redis: pip install 'otel-kvpolicy[redis]'")
     if problems:
-        return Check("settings", "fail", "; ".join(problems))
+        return Check("settings", "fail", "problems", "; ".join(problems))
     defaults = settings.Settings()
     changed = [
-        f"{settings.env_name(field)}={settings.shown(field, getattr(knobs, field))}"
-        for field in settings.Settings.model_fields
-        if getattr(knobs, field) != getattr(defaults, field)
+        f"{settings.env_name(field)}={settings.shown(field, getattr(active, field))}"
+        for field in fields
+        if getattr(active, field) != getattr(defaults, field)
     ]
-    return Check("settings", "ok", ", ".join(changed) or "all at their defaults")
+    if changed:
+        return Check("settings", "ok", "changed", ", ".join(changed))
+    return Check("settings", "ok", "defaults", "all at their defaults")
 
 
-class _Keep(logging.Handler):
+class _Collector(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.texts: list[str] = []
@@ -165,45 +159,37 @@ class _Keep(logging.Handler):
 
 @contextmanager
 def _warnings_of(name: str) -> Iterator[list[str]]:
-    handler, logger = _Keep(), logging.getLogger(name)
-    passed_on, logger.propagate = logger.propagate, False
+    """Collect what the logger warns of, instead of passing it on."""
+    handler, logger = _Collector(), logging.getLogger(name)
+    propagated, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:
         yield handler.texts
     finally:
         logger.removeHandler(handler)
-        logger.propagate = passed_on
+        logger.propagate = propagated
 
 
 def _policy() -> Check:
-    knobs = settings.current()
-    if not knobs.layering:
-        return Check("policy", "warn", "KV_CACHE_LAYERING is off: nothing is decided or sent")
-    if knobs.mode == "observe":
-        return Check(
-            "policy",
-            "warn",
-            "observe mode: decisions are recorded, nothing is sent (KV_CACHE_MODE=enforce sends)",
-        )
-    return Check(
-        "policy", "ok", f"enforce mode, sends {knobs.hint_keys.replace('both', 'both keys')}"
-    )
+    active = settings.current()
+    if not active.layering:
+        text = "KV_CACHE_LAYERING is off: no call is decided, no hint is sent"
+        return Check("policy", "warn", "off", text)
+    if active.mode == "observe":
+        text = "observe mode: decisions are recorded, no hint is sent (KV_CACHE_MODE=enforce sends)"
+        return Check("policy", "warn", "observe", text)
+    keys = active.hint_keys.replace("both", "both keys")
+    return Check("policy", "ok", "enforce", f"enforce mode: sends {keys}")
 
 
 def _target(base_url: str) -> Check:
     origin = Origin.of(httpx2.URL(base_url))
     targets = settings.current().targets
+    server = f"{origin.host}:{origin.port}"
     if not targets.allow(origin):
-        return Check(
-            "target",
-            "fail",
-            f"KV_CACHE_TARGETS={targets} keeps the hint from {origin.host}:{origin.port}",
-        )
-    return Check(
-        "target",
-        "ok",
-        f"KV_CACHE_TARGETS={targets} lets the hint go to {origin.host}:{origin.port}",
-    )
+        text = f"KV_CACHE_TARGETS={targets} excludes {server}: it gets no hint"
+        return Check("target", "fail", "excluded", text)
+    return Check("target", "ok", "allowed", f"KV_CACHE_TARGETS={targets} includes {server}")
 
 
 def _version(distribution: str) -> str | None:

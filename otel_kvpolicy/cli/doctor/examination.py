@@ -11,8 +11,8 @@ from ... import series, settings
 from ..http import Http, ServerError
 from ..metrics_page import Page
 from .environment import Check
-from .findings import Finding, Outcome, judge
-from .probe import Bench, Plan, Size, measure
+from .findings import Finding, Outcome, conclude
+from .probe import ARMS, STORE, Plan, Probe, PromptSize, Trial, measure
 from .server_facts import (
     LMCacheFacts,
     Mode,
@@ -23,30 +23,33 @@ from .server_facts import (
     read_vllm,
     release_of,
 )
-from .trial import ARMS, STORE, Trial
 
-HONOURED: Final = 0
-IGNORED: Final = 1
-INCONCLUSIVE: Final = 3
+EXIT_CODES: Final[dict[Outcome, int]] = {
+    "honoured": 0,
+    "ignored": 1,
+    "refused": 1,
+    "no_connector": 1,
+    "inconclusive": 3,
+}
 
 _DEFAULT_CHUNK: Final = 256
 _IN_PROCESS_REFRESH: Final = 10.0
-_KEYS: Final = ("skip_save", "max_offload_tokens", "both")
-_CERTAIN: Final[frozenset[Outcome]] = frozenset({"refused", "no_connector"})
-"""Outcomes that no further round changes."""
+_HINTS: Final = tuple(arm for arm in ARMS if arm != STORE)
+_FINAL: Final[frozenset[Outcome]] = frozenset({"refused", "no_connector"})
+"""Outcomes that no further round can change."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class Options:
     """What the user asked for.
 
     Attributes:
-        model: to ask; the first one served by default.
-        chunk: tokens of a chunk, where the server does not tell.
+        model: the model to ask; None for the first one served.
+        chunk: tokens of a chunk; None for what the server says.
         rounds: trials of each hint.
-        more_rounds: further ones while the findings are inconclusive.
-        settle: seconds to wait for a store to show.
-        refresh: seconds between two updates of the counters; None for what the mode is known for.
+        more_rounds: further trials while the findings are inconclusive.
+        settle: seconds to wait until a store shows.
+        refresh: seconds between two updates of the counters; None for what is usual in the mode.
     """
 
     model: str | None = None
@@ -59,25 +62,27 @@ class Wish:
 
 @dataclass
 class Examination:
-    """What was found. ``trouble`` says why there is no more of it.
+    """What was found so far.
 
     Attributes:
-        checks: of the process side.
-        trouble: what ended it early, in one line.
+        checks: results of the process side.
+        trouble: what ended the examination early, in one line; None if nothing did.
+        trouble_code: the kind of trouble, for scripts.
         vllm: what vLLM says.
-        lmcache: what LMCache's server says.
+        lmcache: what LMCache's multi-process server says.
         mode: how vLLM reaches LMCache.
         chunk: tokens of a chunk.
-        connector: whether vLLM asked a KV connector about the prompts.
-        reports_cached: whether usage says how many tokens came from a cache; None where no call was answered.
-        trials: all of them.
-        findings: for each hint.
-        missing: series that the dashboards need and that are not there.
-        release: LMCache release that the metric names belong to.
+        connector: whether vLLM asked a KV connector about the prompts; None if unknown.
+        reports_cached: whether ``usage`` reports cached tokens; None if no call was answered.
+        trials: all trials.
+        findings: one for each hint.
+        missing: names of series that the dashboards need and the servers do not have.
+        release: release of LMCache that the metric names belong to.
     """
 
     checks: list[Check]
     trouble: str | None = None
+    trouble_code: str | None = None
     vllm: VLLMFacts | None = None
     lmcache: LMCacheFacts | None = None
     mode: Mode = "unknown"
@@ -90,31 +95,29 @@ class Examination:
     release: str | None = None
 
     @property
-    def sent(self) -> Finding | None:
-        """The finding on the hint that this package sends with the present settings."""
-        return next(
-            (finding for finding in self.findings if finding.arm == settings.current().hint_keys),
-            None,
-        )
-
-    @property
     def outcome(self) -> Outcome:
-        """What became of that hint; inconclusive where the examination ended early."""
-        return "inconclusive" if self.trouble or self.sent is None else self.sent.outcome
+        """What becomes of the hint that the current settings send.
+
+        Inconclusive if the examination ended early.
+        """
+        keys = settings.current().hint_keys
+        sent = next((finding for finding in self.findings if finding.arm == keys), None)
+        return "inconclusive" if self.trouble or sent is None else sent.outcome
 
     @property
     def exit_code(self) -> int:
-        """0 honoured, 1 not, 3 not known."""
-        return {"honoured": HONOURED, "inconclusive": INCONCLUSIVE}.get(self.outcome, IGNORED)
+        """The exit code of the command: see :data:`EXIT_CODES`."""
+        return EXIT_CODES[self.outcome]
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the examination for scripts."""
         vllm, lmcache = self.vllm, self.lmcache
         return {
             "outcome": self.outcome,
             "hint_keys": settings.current().hint_keys,
             "exit_code": self.exit_code,
             "trouble": self.trouble,
+            "trouble_code": self.trouble_code,
             "mode": self.mode,
             "connector": self.connector,
             "vllm": vllm
@@ -140,7 +143,7 @@ class Examination:
             "findings": {
                 finding.arm: {
                     "outcome": finding.outcome,
-                    "evidence": [dict(vars(one)) for one in finding.evidence],
+                    "evidence": [evidence.as_json() for evidence in finding.evidence],
                 }
                 for finding in self.findings
             },
@@ -152,118 +155,121 @@ class Examination:
 def examine(
     vllm: Http,
     lmcache: Http | None,
-    wish: Wish,
+    options: Options,
     checks: list[Check],
     progress: Callable[[str], None],
 ) -> Examination:
-    """Examines the servers. Never raises for what they do.
+    """Examine the servers. If they fail, the examination ends early and says why.
 
     Args:
         vllm: the OpenAI-compatible server.
-        lmcache: LMCache's multi-process server, where its address is given.
-        wish: how.
-        checks: of the process side, to be told along with it.
-        progress: told what is being done.
+        lmcache: LMCache's multi-process server, if its address is known.
+        options: what the user asked for.
+        checks: results of the process side, to be reported, too.
+        progress: called with what is being done.
     """
-    found = Examination(checks)
+    exam = Examination(checks)
     try:
-        _examine(found, vllm, lmcache, wish, progress)
+        _examine(exam, vllm, lmcache, options, progress)
     except ServerError as error:
-        found.trouble = str(error)
-    return found
+        exam.trouble, exam.trouble_code = str(error), error.code
+    return exam
 
 
 def _examine(
-    found: Examination,
+    exam: Examination,
     vllm: Http,
     lmcache: Http | None,
-    wish: Wish,
+    options: Options,
     progress: Callable[[str], None],
 ) -> None:
     progress("reading what the servers say")
-    facts = found.vllm = read_vllm(vllm, wish.model)
+    facts = exam.vllm = read_vllm(vllm, options.model)
     if lmcache is not None:
-        found.lmcache = read_lmcache(lmcache)
-    found.chunk = (
-        wish.chunk or (found.lmcache.chunk_size if found.lmcache else None) or _DEFAULT_CHUNK
-    )
-    _look_at_names(found)
-    size = measure(vllm, facts.model, found.chunk, facts.max_model_len)
-    found.reports_cached = size.reports_cached
-    _read_again(
-        found, vllm, lmcache
-    )  # a connector shows its series with the first prompt at the latest
-    bench = _bench(found, vllm, lmcache, wish, size)
-    for number in range(1, wish.rounds + wish.more_rounds + 1):
+        exam.lmcache = read_lmcache(lmcache)
+    reported_chunk = exam.lmcache.chunk_size if exam.lmcache else None
+    exam.chunk = options.chunk or reported_chunk or _DEFAULT_CHUNK
+    _look_at_names(exam)
+    size = measure(vllm, facts.model, exam.chunk, facts.max_model_len)
+    exam.reports_cached = size.reports_cached
+    # A connector's series appear with the first prompt at the latest.
+    _read_pages_again(exam, vllm, lmcache)
+    probe = _probe(exam, vllm, lmcache, options, size)
+    for number in range(1, options.rounds + options.more_rounds + 1):
         progress(f"round {number}: sending random prompts, to be stored and to be skipped")
-        found.trials += tuple(_round(bench))
-        found.connector = _asked_connector(found, facts.page, vllm)
-        found.findings = tuple(judge(arm, found.trials, connector=found.connector) for arm in _KEYS)
-        outcomes = {finding.outcome for finding in found.findings}
-        if outcomes <= _CERTAIN or (number >= wish.rounds and "inconclusive" not in outcomes):
+        exam.trials += tuple(_round(probe))
+        exam.connector = _asked_connector(exam, facts.page, vllm)
+        exam.findings = tuple(
+            conclude(arm, exam.trials, connector=exam.connector) for arm in _HINTS
+        )
+        outcomes = {finding.outcome for finding in exam.findings}
+        if outcomes <= _FINAL or (number >= options.rounds and "inconclusive" not in outcomes):
             break
-    found.reports_cached |= any(trial.cached_tokens is not None for trial in found.trials)
-    _read_again(found, vllm, lmcache)
+    exam.reports_cached |= any(trial.cached_tokens is not None for trial in exam.trials)
+    _read_pages_again(exam, vllm, lmcache)
 
 
-def _bench(found: Examination, vllm: Http, lmcache: Http | None, wish: Wish, size: Size) -> Bench:
-    assert found.vllm is not None
-    in_process = found.mode == "in_process"
+def _probe(
+    exam: Examination, vllm: Http, lmcache: Http | None, options: Options, size: PromptSize
+) -> Probe:
+    assert exam.vllm is not None
+    in_process = exam.mode == "in_process"
+    usual_refresh = _IN_PROCESS_REFRESH if in_process else 0.0
     plan = Plan(
-        model=found.vllm.model,
-        chunk=found.chunk,
+        model=exam.vllm.model,
+        chunk=exam.chunk,
         words=size.words,
-        mode=found.mode if in_process or lmcache is not None else "unknown",
-        settle=wish.settle,
-        refresh=wish.refresh
-        if wish.refresh is not None
-        else _IN_PROCESS_REFRESH
-        if in_process
-        else 0.0,
+        mode=exam.mode if in_process or lmcache is not None else "unknown",
+        settle=options.settle,
+        refresh=usual_refresh if options.refresh is None else options.refresh,
     )
-    return Bench(vllm, (vllm if in_process or lmcache is None else lmcache).page, plan)
+    return Probe(vllm, (vllm if in_process or lmcache is None else lmcache).page, plan)
 
 
-def _round(bench: Bench) -> list[Trial]:
-    """One trial of each hint, in changing order, and one idle window; the one to be stored first, since it tells how long that takes."""
-    trials = [bench.trial(STORE)]
-    others = [arm for arm in ARMS if arm != STORE]
-    random.shuffle(others)
-    trials += [bench.trial(arm) for arm in others]
-    idle = bench.control(trials[0].chunks)
-    if trials[
-        0
-    ].attributed:  # where not even what was to be stored is seen, there is nothing to ask after
-        trials = [bench.again(trial) for trial in trials]
+def _round(probe: Probe) -> list[Trial]:
+    """Run one trial of each hint, in random order, and one idle window.
+
+    The prompt that is to be stored comes first because it shows how long a store takes.
+    """
+    trials = [probe.run(STORE)]
+    hints = list(_HINTS)
+    random.shuffle(hints)
+    trials += [probe.run(arm) for arm in hints]
+    idle = probe.control(trials[0].chunks)
+    if trials[0].held_chunks:
+        # Only if LMCache shows a prompt that was to be stored can it show the others.
+        trials = [probe.ask_again(trial) for trial in trials]
     return [*trials, idle]
 
 
-def _asked_connector(found: Examination, before: Page | None, vllm: Http) -> bool | None:
-    """Whether vLLM asked a connector since the examination began: it counts each token it asks about."""
-    asked = series.EXTERNAL_QUERIES
-    if any((trial.attributed or 0) > 0 and trial.told is not None for trial in found.trials):
+def _asked_connector(exam: Examination, before: Page | None, vllm: Http) -> bool | None:
+    """Return whether vLLM asked a KV connector since the examination began; None if unknown.
+
+    vLLM counts each token it asks about.
+    """
+    queries, prompts = series.EXTERNAL_QUERIES, series.PROMPT_TOKENS
+    if any(trial.reported_chunks for trial in exam.trials):
         return True
-    if before is None or not before.has(asked):
+    if before is None or not before.has(queries):
         return None
     after = vllm.page()
-    prompts = series.PROMPT_TOKENS
     if after is None or after.total(prompts) <= before.total(prompts):
         return None
-    return after.total(asked) > before.total(asked)
+    return after.total(queries) > before.total(queries)
 
 
-def _read_again(found: Examination, vllm: Http, lmcache: Http | None) -> None:
-    """Reads the pages again: a series that is counted for the first time appears only now."""
-    assert found.vllm is not None
-    found.vllm = replace(found.vllm, page=vllm.page())
-    if found.lmcache is not None and lmcache is not None:
-        found.lmcache = replace(found.lmcache, page=lmcache.page())
-    _look_at_names(found)
+def _read_pages_again(exam: Examination, vllm: Http, lmcache: Http | None) -> None:
+    """Read the metrics pages again: some series appear only once they have counted something."""
+    assert exam.vllm is not None
+    exam.vllm = replace(exam.vllm, page=vllm.page())
+    if exam.lmcache is not None and lmcache is not None:
+        exam.lmcache = replace(exam.lmcache, page=lmcache.page())
+    _look_at_names(exam)
 
 
-def _look_at_names(found: Examination) -> None:
-    page = found.vllm.page if found.vllm else None
-    other = found.lmcache.page if found.lmcache else None
-    found.mode = mode_of(page, found.lmcache)
-    found.missing = tuple(missing_series(page, other, found.mode))
-    found.release = release_of(other)
+def _look_at_names(exam: Examination) -> None:
+    vllm = exam.vllm.page if exam.vllm else None
+    lmcache = exam.lmcache.page if exam.lmcache else None
+    exam.mode = mode_of(vllm, exam.lmcache)
+    exam.missing = tuple(missing_series(vllm, lmcache, exam.mode))
+    exam.release = release_of(lmcache)

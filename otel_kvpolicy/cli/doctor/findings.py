@@ -1,41 +1,59 @@
-"""Trials -> for each hint: honoured, ignored, refused, without effect, or inconclusive, and by which evidence."""
+"""Conclude from trials what a server does with each hint, and on which evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from .trial import CONTROL, STORE, Trial
+from .probe import CONTROL, STORE, Trial
 
 Outcome = Literal["honoured", "ignored", "refused", "no_connector", "inconclusive"]
+"""What the server does with a hint: follows it, stores anyway, refuses the request, has no KV
+connector that could follow it; or the trials do not tell."""
 
-_ENOUGH: Final = 2  # windows; one may be a late counter
+EvidenceKind = Literal["lmcache_report", "cached_tokens", "store_counter", "answer", "connector"]
+"""How something is known: see ``probe.py`` for the first three."""
+
+_WAYS: Final = {
+    "lmcache_report": "told",
+    "cached_tokens": "salted",
+    "store_counter": "counted",
+}
+"""Kinds that have another name in the JSON output, which keeps its names."""
+
+_ENOUGH_WINDOWS: Final = 2
+"""Windows in which the counter must stay low; in a single one, it may just have been late."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one way of knowing says.
+    """What one kind of evidence shows about a hint.
 
     Attributes:
-        way: ``told``, ``salted`` or ``counted``.
-        outcome: what it comes to.
-        text: in words, with numbers.
+        kind: how it is known.
+        outcome: the outcome it speaks for.
+        text: one sentence with numbers.
     """
 
-    way: str
+    kind: EvidenceKind
     outcome: Outcome
     text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the evidence for scripts."""
+        way = _WAYS.get(self.kind, self.kind)
+        return {"way": way, "outcome": self.outcome, "text": self.text}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of one hint.
+    """The conclusion on one hint.
 
     Attributes:
-        arm: the hint.
-        outcome: the verdict.
-        evidence: what it rests on.
+        arm: name of the hint.
+        outcome: what the server does with it.
+        evidence: what the conclusion rests on.
     """
 
     arm: str
@@ -43,24 +61,24 @@ class Finding:
     evidence: tuple[Evidence, ...]
 
 
-def judge(arm: str, trials: Sequence[Trial], *, connector: bool | None) -> Finding:
-    """The verdict on one hint.
+def conclude(arm: str, trials: Sequence[Trial], *, connector: bool | None) -> Finding:
+    """Return the conclusion on one hint.
 
     Args:
-        arm: the hint.
-        trials: all of them, of every arm and of the control.
-        connector: whether vLLM asked a KV connector about the prompts; None where that cannot be seen.
+        arm: name of the hint.
+        trials: all trials, of every hint and of the control.
+        connector: whether vLLM asked a KV connector about the prompts; None if unknown.
     """
-    mine = _of(arm, trials)
-    refused = [trial.refused for trial in mine if trial.refused]
+    hinted, stored = _of(arm, trials), _of(STORE, trials)
+    refused = [trial.refused for trial in hinted if trial.refused]
     if refused:
         return Finding(arm, "refused", (Evidence("answer", "refused", refused[0]),))
     if connector is False:
-        text = "vLLM asked no KV connector about any prompt, so nothing could store or skip"
+        text = "vLLM asked no KV connector about any prompt, so nothing could be stored or skipped"
         return Finding(arm, "no_connector", (Evidence("connector", "no_connector", text),))
     evidence = tuple(
         one
-        for one in (_attributed(mine, _of(STORE, trials)), _counted(mine, trials))
+        for one in (_by_holding(hinted, stored), _by_counter(hinted, stored, trials))
         if one is not None
     )
     clear = {one.outcome for one in evidence} - {"inconclusive"}
@@ -68,75 +86,93 @@ def judge(arm: str, trials: Sequence[Trial], *, connector: bool | None) -> Findi
 
 
 def stores_when_asked(trials: Sequence[Trial]) -> bool | None:
-    """Whether trials that were to be stored were; None where that cannot be seen."""
+    """Return whether prompts that were to be stored were; None if the trials do not tell."""
     stored = _of(STORE, trials)
-    if any((trial.attributed or 0) > 0 or _moved(trial) for trial in stored):
+    if any((trial.held_chunks or 0) > 0 or _counted_all(trial) for trial in stored):
         return True
-    # that another salt finds nothing says nothing: LMCache's multi-process server keeps salts apart
-    return (
-        False
-        if any(trial.told is not None or trial.counted is not None for trial in stored)
-        else None
+    # A miss under a new salt means nothing: LMCache's multi-process server keeps salts apart.
+    knowable = any(
+        trial.reported_chunks is not None or trial.counted_chunks is not None for trial in stored
     )
+    return False if knowable else None
 
 
 def other_traffic(trials: Sequence[Trial]) -> bool:
-    """Whether chunks were stored while this program sent nothing."""
-    return any((trial.counted or 0) > 0 for trial in _of(CONTROL, trials))
+    """Return whether chunks were stored while no trial was running."""
+    return any((trial.counted_chunks or 0) > 0 for trial in _of(CONTROL, trials))
 
 
 def _of(arm: str, trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.arm == arm]
 
 
-def _moved(trial: Trial) -> bool:
-    return trial.counted is not None and trial.counted >= trial.chunks > 0
+def _counted_all(trial: Trial) -> bool:
+    """Return whether the counter rose by at least the prompt's chunks."""
+    return trial.counted_chunks is not None and trial.counted_chunks >= trial.chunks > 0
 
 
-def _attributed(mine: list[Trial], stored: list[Trial]) -> Evidence | None:
-    """By what LMCache holds of the very prompts. Only worth something where the same way sees the prompts that were to be stored."""
-    way = "told" if any(trial.told is not None for trial in stored) else "salted"
-    seen = [trial for trial in mine if getattr(trial, way) is not None]
-    if not seen or not any(getattr(trial, way) for trial in stored):
+def _by_holding(hinted: list[Trial], stored: list[Trial]) -> Evidence | None:
+    """Conclude from what LMCache had of the very prompts that were sent.
+
+    None unless the same kind of evidence shows prompts that were to be stored.
+    """
+    kind: EvidenceKind
+    if any(trial.reported_chunks is not None for trial in stored):
+        kind = "lmcache_report"
+        held = [trial.reported_chunks for trial in hinted if trial.reported_chunks is not None]
+        expected = [trial.reported_chunks or 0 for trial in stored]
+    else:
+        kind = "cached_tokens"
+        held = [trial.cached_chunks for trial in hinted if trial.cached_chunks is not None]
+        expected = [trial.cached_chunks or 0 for trial in stored]
+    if not held or not any(expected):
         return None
-    held = sum(getattr(trial, way) > 0 for trial in seen)
-    control = sum((getattr(trial, way) or 0) > 0 for trial in stored)
-    text = f"LMCache held {held} of {len(seen)} prompts sent with the hint, and {control} of {len(stored)} to be stored"
-    outcome: Outcome = "inconclusive"
-    if held == len(seen):
-        outcome = "ignored"
-    elif held == 0 and control == len(stored):
-        outcome = "honoured"
-    return Evidence(way, outcome, text)
-
-
-def _counted(mine: list[Trial], trials: Sequence[Trial]) -> Evidence | None:
-    """By the server's counter of stored chunks, which only rises: a window in which it moved less than the prompt has was no store."""
-    stored, idle = _of(STORE, trials), _of(CONTROL, trials)
-    seen = [trial for trial in mine if trial.counted is not None]
-    if not seen or not all(map(_moved, stored)):
-        return None
-    moved, noise = sum(map(_moved, seen)), sum(map(_moved, idle))
+    kept, kept_expected = sum(map(bool, held)), sum(map(bool, expected))
     text = (
-        f"{_range(seen)} chunks were stored for a prompt with the hint, {_range(stored)} for one to be stored, {_range(idle)} when idle; "
-        f"a prompt has {max(trial.chunks for trial in seen)}"
+        f"LMCache had {kept} of {len(held)} prompts sent with the hint, and {kept_expected} of "
+        f"{len(expected)} prompts sent to be stored"
     )
     outcome: Outcome = "inconclusive"
-    if noise:  # others may have moved the counter for the prompts to be stored too, so how late a store shows is not known
-        outcome = "inconclusive"
-    elif len(seen) - moved >= min(_ENOUGH, len(seen)):
-        outcome = (
-            "honoured"
-            if moved == 0 or any((trial.counted or 0) > 0 for trial in idle)
-            else "inconclusive"
-        )
-    elif moved == len(seen):
+    if kept == len(held):
         outcome = "ignored"
-    return Evidence("counted", outcome, text)
+    elif kept == 0 and kept_expected == len(expected):
+        outcome = "honoured"
+    return Evidence(kind, outcome, text)
+
+
+def _by_counter(
+    hinted: list[Trial], stored: list[Trial], trials: Sequence[Trial]
+) -> Evidence | None:
+    """Conclude from the server's counter of stored chunks.
+
+    The counter only rises. If it rose by less than the prompt's chunks, the prompt was not stored.
+    """
+    idle = _of(CONTROL, trials)
+    counted = [trial for trial in hinted if trial.counted_chunks is not None]
+    if not counted or not all(map(_counted_all, stored)):
+        return None
+    text = (
+        f"{_range(counted)} chunks after a prompt with the hint, {_range(stored)} after a prompt "
+        f"to be stored, {_range(idle)} while idle; a prompt has "
+        f"{max(trial.chunks for trial in counted)} chunks"
+    )
+    return Evidence("store_counter", _outcome_of_counts(counted, idle), text)
+
+
+def _outcome_of_counts(counted: list[Trial], idle: list[Trial]) -> Outcome:
+    if any(map(_counted_all, idle)):
+        # Other traffic may have moved the counter for the prompts to be stored, too. Then it is not
+        # known how late a store shows.
+        return "inconclusive"
+    stored = sum(map(_counted_all, counted))
+    if len(counted) - stored >= min(_ENOUGH_WINDOWS, len(counted)):
+        explained = stored == 0 or any((trial.counted_chunks or 0) > 0 for trial in idle)
+        return "honoured" if explained else "inconclusive"
+    return "ignored" if stored == len(counted) else "inconclusive"
 
 
 def _range(trials: list[Trial]) -> str:
-    values = sorted(trial.counted or 0 for trial in trials)
+    values = sorted(trial.counted_chunks or 0 for trial in trials)
     if not values:
-        return "nothing"
+        return "unknown"
     return f"{values[0]:g}" if values[0] == values[-1] else f"{values[0]:g} to {values[-1]:g}"

@@ -1,4 +1,15 @@
-"""The bench that runs trials against one server, and what it needs to know of it before."""
+"""Trials: send a random prompt with a hint, then find out how much of it LMCache stored.
+
+There are three ways to find out:
+
+* LMCache's report. Its connectors report on request how many tokens of a prompt they had: the
+  multi-process one with ``cached_token_stats`` (since 0.4.7), the in-process one if it runs with
+  ``enable_cache_usage_details_in_response``. Other traffic cannot disturb this.
+* Cached tokens. The prompt is sent again under a new ``cache_salt``. It then misses vLLM's own
+  cache but not LMCache's in-process connector, which ignores the salt. So the cached tokens that
+  ``usage`` reports are LMCache's.
+* The store counter: how many chunks the server stored during the trial, other traffic included.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +18,121 @@ import secrets
 import string
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from ... import series
-from ...hints.lmcache import FIELD, LMCACHE, STATS_KEY
+from ...hints.lmcache import FIELD, LMCACHE, MAX_OFFLOAD_KEY, STATS_KEY
+from ...policy.decision import SKIP_SAVE_KEY
 from ...requests import read_answer
 from ..http import Http, RefusedError, ServerError
 from ..metrics_page import Page
 from .server_facts import Mode
-from .trial import ARMS, CONTROL, STORE, Trial
 
-_ASK: Final = LMCACHE.params(skip=True, stats=True)
+STORE: Final = "store"
+CONTROL: Final = "control"
+ARMS: Final[dict[str, dict[str, Any]]] = {
+    STORE: LMCACHE.params(skip=False),
+    "skip_save": {SKIP_SAVE_KEY: True},
+    "max_offload_tokens": {MAX_OFFLOAD_KEY: 0},
+    "both": LMCACHE.params(skip=True),
+}
+"""Name of each hint -> ``kv_transfer_params`` that a trial sends with its prompt."""
+
+_ASK_PARAMS: Final = LMCACHE.params(skip=True, stats=True)
 _CHUNKS: Final = 3
-_MEASURED_WORDS: Final = 60
+_SAMPLE_WORDS: Final = 60
 _RESERVED_TOKENS: Final = 64
 _POLL_SECONDS: Final = 0.05
-_STORE_SETTLES: Final = 10
+_STORE_WAITS: Final = 10
 _STORE_TRIES: Final = 3
 
 
-class Size(NamedTuple):
-    """How long a prompt is to be.
+@dataclass(frozen=True)
+class Trial:
+    """The result of one trial, or of one idle window (the control).
 
     Attributes:
-        words: of random text that fill the wanted chunks.
-        reports_cached: whether usage said how many tokens came from a cache.
+        arm: name of the hint, or ``control``.
+        chunks: whole chunks of the prompt; for a control, of a prompt of the same round.
+        counted_chunks: how much the server's store counter rose, other traffic included; None if
+            there is no counter.
+        reported_chunks: chunks that LMCache reports it had when asked; None if it reports nothing.
+        cached_chunks: chunks that came from a cache when asked under a new salt; None if ``usage``
+            does not say.
+        cached_tokens: ``usage.prompt_tokens_details.cached_tokens`` when asked, vLLM's own hits
+            included.
+        refused: what the server answered if it refused the hint.
+        text: the prompt, to be able to ask again.
+    """
+
+    arm: str
+    chunks: int
+    counted_chunks: float | None = None
+    reported_chunks: int | None = None
+    cached_chunks: int | None = None
+    cached_tokens: int | None = None
+    refused: str | None = None
+    text: str = field(default="", repr=False)
+
+    @property
+    def held_chunks(self) -> int | None:
+        """Chunks of this prompt that LMCache had afterwards; None if that cannot be known."""
+        return self.cached_chunks if self.reported_chunks is None else self.reported_chunks
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for scripts, without the random prompt."""
+        return {
+            "arm": self.arm,
+            "chunks": self.chunks,
+            "counted": self.counted_chunks,
+            "told": self.reported_chunks,
+            "salted": self.cached_chunks,
+            "cached_tokens": self.cached_tokens,
+            "refused": self.refused,
+        }
+
+
+class PromptSize(NamedTuple):
+    """How long the prompts of the trials are.
+
+    Attributes:
+        words: random words that fill the wanted number of chunks.
+        reports_cached: whether ``usage`` reported cached tokens.
     """
 
     words: int
     reports_cached: bool
 
 
-def measure(vllm: Http, model: str, chunk: int, limit: int | None) -> Size:
-    """Finds out with one short prompt, without a hint, how long a text fills the wanted chunks.
+def measure(vllm: Http, model: str, chunk: int, limit: int | None) -> PromptSize:
+    """Find out how many words fill the wanted chunks, with one short prompt and no hint.
 
     Args:
-        vllm: the server that is asked.
+        vllm: the server to ask.
         model: the model to ask.
         chunk: tokens of a chunk.
-        limit: tokens of the longest prompt, where known.
+        limit: tokens of the longest prompt, if known.
 
     Raises:
-        ServerError: the server cannot be asked, or no prompt it takes fills a chunk.
+        ServerError: the server cannot be asked, or its longest prompt does not fill a chunk.
     """
     try:
-        usage = read_answer(vllm.chat(_body(model, _text(_MEASURED_WORDS))))
+        usage = read_answer(vllm.chat(_body(model, _random_text(_SAMPLE_WORDS))))
     except RefusedError as refused:
-        raise ServerError(f"the server refuses a plain chat call: {refused}") from None
-    per_word = max(1.0, (usage.input_tokens or _MEASURED_WORDS) / _MEASURED_WORDS)
+        text = f"the server refuses a plain chat call: {refused}"
+        raise ServerError(text, "plain_call_refused") from None
+    tokens_per_word = max(1.0, (usage.input_tokens or _SAMPLE_WORDS) / _SAMPLE_WORDS)
     wanted = int((_CHUNKS + 0.5) * chunk)
     if limit is not None:
         wanted = min(wanted, limit - _RESERVED_TOKENS)
     if wanted < 1.2 * chunk:
-        raise ServerError(
-            f"the longest prompt this model takes ({limit} tokens) does not fill a chunk of {chunk} tokens"
+        text = (
+            f"the longest prompt of this model ({limit} tokens) does not fill a chunk of {chunk} "
+            "tokens, so LMCache stores nothing"
         )
-    return Size(int(wanted / per_word), usage.cached_tokens is not None)
+        raise ServerError(text, "prompt_below_chunk")
+    return PromptSize(int(wanted / tokens_per_word), usage.cached_tokens is not None)
 
 
 @dataclass(frozen=True)
@@ -73,10 +142,11 @@ class Plan:
     Attributes:
         model: the model to ask.
         chunk: tokens of a chunk.
-        words: of a prompt.
-        mode: whose counters say what is stored.
-        settle: seconds to wait for a store to show.
-        refresh: seconds between two updates of the server's counters; LMCache's in-process connector takes ten.
+        words: words of a prompt.
+        mode: how vLLM reaches LMCache, which says what the store counter is called.
+        settle: seconds to wait until a store shows.
+        refresh: seconds between two updates of the server's counters; LMCache's in-process
+            connector takes ten.
     """
 
     model: str
@@ -87,43 +157,43 @@ class Plan:
     refresh: float
 
 
-class _Held(NamedTuple):
-    """What a second sending of a prompt showed; see :class:`Trial`."""
+class _Holding(NamedTuple):
+    """What the second sending of a prompt showed; the fields are those of :class:`Trial`."""
 
-    told: int | None
-    salted: int | None
-    cached_tokens: int | None
+    reported_chunks: int | None = None
+    cached_chunks: int | None = None
+    cached_tokens: int | None = None
 
     @property
-    def found(self) -> bool:
-        """Whether LMCache held any of it."""
-        return bool(self.told or self.salted)
+    def has_chunks(self) -> bool:
+        """Whether LMCache had any chunk of the prompt."""
+        return bool(self.reported_chunks or self.cached_chunks)
 
 
-class Bench:
+class Probe:
     """Runs trials against one server.
 
     Args:
-        vllm: the server that is asked.
-        counters: reads the page on which stored chunks are counted.
-        plan: how.
+        vllm: the server to ask.
+        read_counters: returns the metrics page that has the store counter.
+        plan: how trials are run.
     """
 
-    def __init__(self, vllm: Http, counters: Callable[[], Page | None], plan: Plan) -> None:
+    def __init__(self, vllm: Http, read_counters: Callable[[], Page | None], plan: Plan) -> None:
         self._vllm = vllm
-        self._counters = counters
+        self._read_counters = read_counters
         self._plan = plan
-        self._counts = plan.mode != "unknown"
-        self._lag = 0.0
+        self._uses_counters = plan.mode != "unknown"
+        self._store_seconds = 0.0
         self._reports_cached = False
 
-    def trial(self, arm: str) -> Trial:
-        """Sends a fresh prompt with the hint of ``arm``, waits, and asks what became of it.
+    def run(self, arm: str) -> Trial:
+        """Send a new prompt with the hint of ``arm``, wait, and find out what was stored.
 
         Raises:
-            ServerError: the server cannot be asked, or refuses the prompt without the hint as well.
+            ServerError: the server cannot be asked, or refuses the prompt without the hint, too.
         """
-        text = _text(self._plan.words)
+        text = _random_text(self._plan.words)
         before = self.stored_chunks()
         try:
             answer = self._vllm.chat(_body(self._plan.model, text, ARMS[arm]))
@@ -132,30 +202,35 @@ class Bench:
             return Trial(arm, 0, refused=str(refused))
         chunks = (read_answer(answer).input_tokens or 0) // self._plan.chunk
         if arm == STORE:
-            counted, held = self._until_stored(text, before, chunks)
+            counted, holding = self._wait_for_store(text, before, chunks)
         else:
-            counted, held = self._moved_after(before), self._ask(text)
-        return Trial(arm, chunks, counted, *held, text=text)
+            counted, holding = self._counted_after_wait(before), self._ask(text)
+        return Trial(arm, chunks, counted, *holding, text=text)
 
-    def again(self, trial: Trial) -> Trial:
-        """Asks once more after a prompt that LMCache did not hold: its store may have been late.
+    def ask_again(self, trial: Trial) -> Trial:
+        """Return the trial with the result of asking once more, in case its store came late.
 
-        Asking stores nothing where the hint is honoured, so whatever is there now was stored against it.
+        Asking stores nothing if the server follows the hint. So whatever LMCache has now was stored
+        in spite of the trial's hint.
         """
-        if trial.arm == STORE or trial.attributed != 0:
+        if trial.arm == STORE or trial.held_chunks != 0:
             return trial
-        told, salted, _ = self._ask(trial.text)
-        return replace(trial, told=told, salted=salted) if told or salted else trial
+        holding = self._ask(trial.text)
+        if not holding.has_chunks:
+            return trial
+        return replace(
+            trial,
+            reported_chunks=holding.reported_chunks,
+            cached_chunks=holding.cached_chunks,
+        )
 
     def control(self, chunks: int) -> Trial:
-        """Sends nothing for as long as a trial takes, to see what other traffic stores."""
-        return Trial(CONTROL, chunks, self._moved_after(self.stored_chunks()))
+        """Send nothing for as long as a trial takes, to see what other traffic stores."""
+        return Trial(CONTROL, chunks, self._counted_after_wait(self.stored_chunks()))
 
     def stored_chunks(self) -> float | None:
-        """Chunks that requests have stored so far, as the server counts them."""
-        if not self._counts:
-            return None
-        page = self._counters()
+        """Return how many chunks the server has counted as stored; None without a counter."""
+        page = self._read_counters() if self._uses_counters else None
         if page is None:
             return None
         if self._plan.mode == "in_process":
@@ -163,94 +238,107 @@ class Bench:
         # LMCache counts chunks that came back from L2 as written to L1.
         return page.total(series.L1_WRITE) - page.total(series.L2_LOADED)
 
-    def _moved_after(self, before: float | None) -> float | None:
-        """Waits well longer than a store was seen to take, and returns by how much the counter moved."""
-        patience = max(self._plan.settle, 3 * self._lag)
+    def _counted_after_wait(self, before: float | None) -> float | None:
+        """Wait well longer than a store was seen to take; return the rise of the counter."""
+        patience = max(self._plan.settle, 3 * self._store_seconds)
         time.sleep(patience if before is None else patience + 1.2 * self._plan.refresh)
-        return self._moved(before)
+        return self._counted_since(before)
 
-    def _moved(self, before: float | None) -> float | None:
+    def _counted_since(self, before: float | None) -> float | None:
         now = None if before is None else self.stored_chunks()
         return None if before is None or now is None else now - before
 
-    def _until_stored(
+    def _wait_for_store(
         self, text: str, before: float | None, chunks: int
-    ) -> tuple[float | None, _Held]:
-        """Waits until a prompt that is to be stored is, which tells how long that takes here."""
-        counted, held, since = None, _Held(None, None, None), time.monotonic()
-        if (
-            before is None or self._plan.refresh
-        ):  # LMCache's own word is quicker than counters that are seldom updated
+    ) -> tuple[float | None, _Holding]:
+        """Wait until a prompt that is to be stored is, and learn how long that takes here."""
+        counted, holding, started = None, _Holding(), time.monotonic()
+        if before is None or self._plan.refresh:
+            # Asking is quicker than a counter that is seldom updated.
             time.sleep(self._plan.settle)
-            since = time.monotonic()
-            held = self._ask(text)
-            self._counts = self._counts and not held.found
-        shown = since
-        if before is not None and self._counts:
-            counted = self._until_counted(before, chunks)
-            shown = time.monotonic()
-            held = held if held.found else self._ask(text)
-        for _ in range(_STORE_TRIES if self._may_be_late(held) else 0):
+            started = time.monotonic()
+            holding = self._ask(text)
+            self._uses_counters = self._uses_counters and not holding.has_chunks
+        seen = started
+        if before is not None and self._uses_counters:
+            counted = self._wait_for_count(before, chunks)
+            seen = time.monotonic()
+            holding = holding if holding.has_chunks else self._ask(text)
+        for _ in range(_STORE_TRIES if self._may_be_late(holding) else 0):
             time.sleep(self._plan.settle)
-            shown = time.monotonic()
-            held = self._ask(text)
-            if held.found:
+            seen = time.monotonic()
+            holding = self._ask(text)
+            if holding.has_chunks:
                 break
-        if held.found or (counted or 0) >= chunks:
-            self._lag = max(self._lag, shown - since - self._plan.refresh)
-        return counted, held
+        if holding.has_chunks or (counted or 0) >= chunks:
+            took = seen - started - self._plan.refresh
+            self._store_seconds = max(self._store_seconds, took)
+        return counted, holding
 
-    def _may_be_late(self, held: _Held) -> bool:
-        """Whether a prompt that was not held would be seen; only LMCache's in-process connector knows no salt."""
-        return held.told == 0 or (
-            held.told is None and held.salted == 0 and self._plan.mode == "in_process"
+    def _may_be_late(self, holding: _Holding) -> bool:
+        """Return whether a prompt that LMCache did not have could still show up.
+
+        Cached tokens say so only for the in-process connector, the one that ignores the salt.
+        """
+        return holding.reported_chunks == 0 or (
+            holding.reported_chunks is None
+            and holding.cached_chunks == 0
+            and self._plan.mode == "in_process"
         )
 
-    def _until_counted(self, before: float, chunks: int) -> float | None:
-        end = time.monotonic() + _STORE_SETTLES * self._plan.settle + 2 * self._plan.refresh
-        moved = self._moved(before)
-        while moved is not None and moved < chunks and time.monotonic() < end:
+    def _wait_for_count(self, before: float, chunks: int) -> float | None:
+        patience = _STORE_WAITS * self._plan.settle + 2 * self._plan.refresh
+        end = time.monotonic() + patience
+        counted = self._counted_since(before)
+        while counted is not None and counted < chunks and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
-            moved = self._moved(before)
-        return moved
+            counted = self._counted_since(before)
+        return counted
 
     def _send_plain(self, text: str) -> None:
+        """Make sure that it was the hint that the server refused, not the prompt."""
         try:
             self._vllm.chat(_body(self._plan.model, text))
         except RefusedError as refused:
-            raise ServerError(
-                f"the server refuses a prompt of {_CHUNKS} chunks of {self._plan.chunk} tokens: {refused}"
-            ) from None
+            message = (
+                f"the server refuses a prompt of {_CHUNKS} chunks of {self._plan.chunk} tokens "
+                f"without a hint: {refused}"
+            )
+            raise ServerError(message, "prompt_refused") from None
 
-    def _ask(self, text: str) -> _Held:
-        """Sends the prompt again, not to be stored, and returns what LMCache says it has; under another salt where it does not say."""
+    def _ask(self, text: str) -> _Holding:
+        """Send the prompt again, not to be stored, and return what LMCache had of it.
+
+        If LMCache reports nothing, sends it a second time under a new salt.
+        """
         try:
-            answer = self._vllm.chat(_body(self._plan.model, text, _ASK))
+            answer = self._vllm.chat(_body(self._plan.model, text, _ASK_PARAMS))
         except RefusedError:
-            return _Held(None, None, None)
+            return _Holding()
         params = answer.get(FIELD)
         params = params if isinstance(params, Mapping) else {}
         stats = params.get(STATS_KEY)
-        told = (stats if isinstance(stats, Mapping) else params).get("num_lmcache_cached_tokens")
+        report = stats if isinstance(stats, Mapping) else params
+        tokens = report.get("num_lmcache_cached_tokens")
         cached = self._cached_tokens(answer)
-        if isinstance(told, int):
-            return _Held(told // self._plan.chunk, None, cached)
-        return _Held(None, self._ask_salted(text), cached)
+        if isinstance(tokens, int):
+            return _Holding(tokens // self._plan.chunk, None, cached)
+        return _Holding(None, self._ask_with_salt(text), cached)
 
-    def _ask_salted(self, text: str) -> int | None:
+    def _ask_with_salt(self, text: str) -> int | None:
+        body = _body(self._plan.model, text, _ASK_PARAMS, cache_salt=secrets.token_hex(8))
         try:
-            answer = self._vllm.chat(
-                _body(self._plan.model, text, _ASK, cache_salt=secrets.token_hex(8))
-            )
+            cached = self._cached_tokens(self._vllm.chat(body))
         except RefusedError:
             return None
-        cached = self._cached_tokens(answer)
-        return (
-            None if cached is None else -(-cached // self._plan.chunk)
-        )  # the last chunk counts less the token vLLM always computes
+        # Round up: vLLM always computes the last token, so it is missing from the last chunk.
+        return None if cached is None else -(-cached // self._plan.chunk)
 
     def _cached_tokens(self, answer: Mapping[str, Any]) -> int | None:
-        """What usage says of it; a vLLM that reports cached tokens may say nothing where there are none."""
+        """Return the cached tokens that ``usage`` reports; None if the server never reports any.
+
+        A vLLM that reports cached tokens may leave the field out if there are none.
+        """
         cached = read_answer(answer).cached_tokens
         self._reports_cached |= cached is not None
         return 0 if cached is None and self._reports_cached else cached
@@ -270,7 +358,7 @@ def _body(
     return body
 
 
-def _text(words: int) -> str:
-    """Words that nobody has sent before, from the first on."""
+def _random_text(words: int) -> str:
+    """Return words that no cache can know, not even the first."""
     source = random.SystemRandom()
     return " ".join("".join(source.choices(string.ascii_lowercase, k=5)) for _ in range(words))

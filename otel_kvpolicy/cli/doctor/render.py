@@ -1,4 +1,4 @@
-"""An examination for a terminal."""
+"""Print an examination for a terminal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rich.text import Text
 from ... import settings
 from .advice import advice
 from .examination import Examination
-from .findings import Finding
-from .server_facts import LMCacheFacts, VLLMFacts
+from .findings import EvidenceKind, Finding
+from .server_facts import LMCacheFacts, Mode, VLLMFacts
 
-_STYLE: Final = {
+_STYLES: Final = {
     "honoured": "bold green",
     "ignored": "bold red",
     "refused": "bold red",
@@ -26,125 +26,116 @@ _STYLE: Final = {
     "warn": "yellow",
     "fail": "red",
 }
-_WORD: Final = {"no_connector": "no effect"}
-_MODE: Final = {
+_WORDS: Final = {"no_connector": "no effect"}
+_MODES: Final[dict[Mode, str]] = {
     "mp": "LMCache's multi-process server",
     "in_process": "LMCache inside vLLM's process",
-    "unknown": "not to be seen from outside",
+    "unknown": "unknown: nothing on its pages shows it",
 }
-_WAY: Final = {
-    "told": "asked, ",
-    "salted": "by cached tokens, ",
-    "counted": "by counters, ",
+_KINDS: Final[dict[EvidenceKind, str]] = {
+    "lmcache_report": "LMCache's report: ",
+    "cached_tokens": "cached tokens: ",
+    "store_counter": "store counter: ",
     "connector": "",
-    "answer": "the server answered ",
+    "answer": "the server answered: ",
 }
 
+Row = tuple[str, str | None, str]
+"""A name, a state to be shown as a word, or None, and a text."""
 
-def show(console: Console, found: Examination) -> None:
-    """Prints it: the process, the servers, the verdict on each hint, what it rests on, and what to do."""
+
+def show(console: Console, exam: Examination) -> None:
+    """Print the checks, the servers, the findings with their evidence, and what to do."""
     _section(
-        console, "this process", ((check.name, check.state, check.text) for check in found.checks)
+        console, "This process", ((check.name, check.state, check.text) for check in exam.checks)
     )
-    if found.vllm is not None:
+    if exam.vllm is not None:
+        _section(console, "Servers", _servers(exam, exam.vllm))
+    if exam.findings:
+        keys = settings.current().hint_keys
+        mark = f"sent with your settings (KV_CACHE_HINT_KEYS={keys})"
         _section(
             console,
-            "the servers",
-            ((name, None, text) for name, text in _servers(found, found.vllm)),
+            "Is the hint honoured?",
+            (
+                (finding.arm, finding.outcome, mark if finding.arm == keys else "")
+                for finding in exam.findings
+            ),
         )
-    if found.findings:
-        sent = settings.current().hint_keys
-        mark = f"what is sent (KV_CACHE_HINT_KEYS={sent})"
-        _section(
-            console,
-            "is the hint honoured?",
-            ((one.arm, one.outcome, mark if one.arm == sent else "") for one in found.findings),
-        )
-        _section(
-            console,
-            "how that is known",
-            ((name, None, text) for name, text in _evidence(found.findings)),
-        )
-    lines = [f"{found.trouble}."] if found.trouble else advice(found)
-    _section(
-        console,
-        "what is in the way" if found.trouble else "what to do",
-        (("-", None, line) for line in lines),
-    )
+        _section(console, "Evidence", _evidence(exam.findings))
+    if exam.trouble:
+        _section(console, "What went wrong", [("-", None, f"{exam.trouble}.")])
+    else:
+        _section(console, "What to do", (("-", None, note.text) for note in advice(exam)))
     console.print()
-    console.print(
-        Text.assemble("verdict: ", _word(found.outcome), f" (exit code {found.exit_code})")
-    )
+    console.print(Text.assemble("verdict: ", _word(exam.outcome), f" (exit code {exam.exit_code})"))
 
 
-def _evidence(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
-    """Each hint's, or once where it is the same for each."""
-    texts = {
-        one.arm: [f"{_WAY[each.way]}{each.text}" for each in one.evidence]
-        or ["nothing on this server tells"]
-        for one in findings
+def _evidence(findings: Sequence[Finding]) -> Iterator[Row]:
+    """Yield the evidence on each hint, or once if it is the same for all."""
+    lines = {
+        finding.arm: [f"{_KINDS[one.kind]}{one.text}" for one in finding.evidence]
+        or ["none: nothing on this server shows what is stored"]
+        for finding in findings
     }
-    if len({tuple(lines) for lines in texts.values()}) == 1:
-        texts = {"each": texts[findings[0].arm]}
-    for arm, lines in texts.items():
-        for index, line in enumerate(lines):
-            yield ("" if index else arm), line
+    if len({tuple(texts) for texts in lines.values()}) == 1:
+        lines = {"all": lines[findings[0].arm]}
+    for arm, texts in lines.items():
+        for index, text in enumerate(texts):
+            yield "" if index else arm, None, text
 
 
 def _word(state: str) -> tuple[str, str]:
-    return _WORD.get(state, state), _STYLE.get(state, "")
+    return _WORDS.get(state, state), _STYLES.get(state, "")
 
 
-def _servers(found: Examination, vllm: VLLMFacts) -> Iterable[tuple[str, str]]:
-    told = [f"version {vllm.version or 'not told'}", f"model {vllm.model}"]
+def _servers(exam: Examination, vllm: VLLMFacts) -> Iterator[Row]:
+    facts = [f"version {vllm.version or 'unknown'}", f"model {vllm.model}"]
     if vllm.max_model_len:
-        told.append(f"up to {vllm.max_model_len} tokens")
-    told.append("metrics" if vllm.page else "no metrics")
+        facts.append(f"up to {vllm.max_model_len} tokens")
+    facts.append("metrics" if vllm.page else "no metrics")
     if vllm.prefix_caching is not None:
-        told.append(f"its own prefix cache {'on' if vllm.prefix_caching else 'off'}")
-    if found.reports_cached is not None:
-        told.append(f"cached tokens {'reported' if found.reports_cached else 'not reported'}")
-    yield "vLLM", ", ".join(told)
-    mode = "no KV connector" if found.connector is False else _MODE[found.mode]
-    yield "connector", f"{mode}; chunks of {found.chunk} tokens"
-    if found.lmcache is not None:
-        yield "LMCache", _lmcache(found.lmcache)
-    pages = [
-        name
-        for name, page in (("vLLM", vllm.page), ("LMCache", found.lmcache and found.lmcache.page))
-        if page
-    ]
-    if pages:
-        release = f"LMCache's are those of {found.release}; " if found.release else ""
-        missing = (
-            f"{len(found.missing)} that the dashboards need are missing"
-            if found.missing
-            else "all that the dashboards need are there"
-        )
-        yield "metric names", f"{release}{missing} (looked at: {', '.join(pages)})"
+        facts.append(f"own prefix cache {'on' if vllm.prefix_caching else 'off'}")
+    if exam.reports_cached is not None:
+        facts.append(f"cached tokens {'reported' if exam.reports_cached else 'not reported'}")
+    yield "vLLM", None, ", ".join(facts)
+    mode = "no KV connector" if exam.connector is False else _MODES[exam.mode]
+    yield "connector", None, f"{mode}; chunks of {exam.chunk} tokens"
+    if exam.lmcache is not None:
+        yield "LMCache", None, _lmcache(exam.lmcache)
+    lmcache_page = exam.lmcache.page if exam.lmcache else None
+    if vllm.page or lmcache_page:
+        yield "metric names", None, _metric_names(exam, vllm.page is not None, bool(lmcache_page))
+
+
+def _metric_names(exam: Examination, vllm: bool, lmcache: bool) -> str:
+    pages = " and ".join(name for name, has in (("vLLM", vllm), ("LMCache", lmcache)) if has)
+    missing = (
+        f"{len(exam.missing)} of those that the dashboards need are missing"
+        if exam.missing
+        else "all that the dashboards need are there"
+    )
+    release = f"; LMCache's are those of {exam.release}" if exam.release else ""
+    return f"{missing} ({pages}){release}"
 
 
 def _lmcache(lmcache: LMCacheFacts) -> str:
-    told = [f"version {lmcache.version or 'not told'}"]
+    facts = [f"version {lmcache.version or 'unknown'}"]
     if lmcache.l1_bytes:
-        told.append(
-            f"L1 {lmcache.l1_bytes / 2**30:.3g} GiB, {(lmcache.l1_used_bytes or 0) / lmcache.l1_bytes:.0%} used"
-        )
-    told.append(f"L2 {', '.join(lmcache.l2)}" if lmcache.l2 else "no L2")
-    told.append("metrics" if lmcache.page else "no metrics")
-    return ", ".join(told)
+        used = (lmcache.l1_used_bytes or 0) / lmcache.l1_bytes
+        facts.append(f"L1 {lmcache.l1_bytes / 2**30:.3g} GiB, {used:.0%} used")
+    facts.append(f"L2 {', '.join(lmcache.l2)}" if lmcache.l2 else "no L2")
+    facts.append("metrics" if lmcache.page else "no metrics")
+    return ", ".join(facts)
 
 
-def _section(console: Console, title: str, rows: Iterable[tuple[str, str | None, str]]) -> None:
-    """A titled list: a name, a state where the rows have one, a text. Nothing is cut: what is too long goes on in the next line."""
+def _section(console: Console, title: str, rows: Iterable[Row]) -> None:
+    """Print a titled list. Long texts are wrapped, never cut."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     for name, state, text in rows:
-        grid.add_row(
-            name,
-            *(() if state is None else (Text(*_word(state), no_wrap=True),)),
-            Text(text, overflow="fold"),
-        )
+        cells = () if state is None else (Text(*_word(state), no_wrap=True),)
+        grid.add_row(name, *cells, Text(text, overflow="fold"))
     console.print()
     console.print(Text(title, "bold"))
     console.print(Padding(grid, (0, 0, 0, 2), expand=False))

@@ -1,4 +1,7 @@
-"""What the servers say of themselves: versions, connector mode, chunk size, tiers, metric names. Reads only."""
+"""What the servers say about themselves: versions, mode, chunk size, tiers, metric names.
+
+Only reads.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ... import series
+from ...series import Series
 from ..http import Http, ServerError
 from ..metrics_page import Page
 
 Mode = Literal["mp", "in_process", "unknown"]
+"""How vLLM reaches LMCache: through a multi-process server, or inside vLLM's own process."""
 
-_HINTS_SINCE: Final = (0, 5, 6)
+_CAP_SINCE: Final = (0, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,10 @@ class VLLMFacts:
     """What vLLM says.
 
     Attributes:
-        version: as told, where it is told.
+        version: its version, if it says.
         model: the model to ask.
-        max_model_len: tokens of its longest prompt, where told.
-        page: its metrics, where there are any.
+        max_model_len: tokens of its longest prompt, if it says.
+        page: its metrics page, if it has one.
     """
 
     version: str | None
@@ -34,13 +39,13 @@ class VLLMFacts:
 
     @property
     def is_vllm(self) -> bool:
-        """Whether anything that it says is vLLM's."""
-        named = self.page is not None and self.page.has_prefix(series.VLLM_PREFIX)
-        return self.version is not None or named
+        """Whether anything identifies the server as vLLM."""
+        has_series = self.page is not None and self.page.has_prefix(series.VLLM_PREFIX)
+        return self.version is not None or has_series
 
     @property
     def prefix_caching(self) -> bool | None:
-        """Whether vLLM's own prefix cache is on, where told."""
+        """Whether vLLM's own prefix cache is on; None if it does not say."""
         value = self.page and self.page.label(series.CACHE_CONFIG, "enable_prefix_caching")
         return None if value is None else value == "True"
 
@@ -50,12 +55,12 @@ class LMCacheFacts:
     """What LMCache's multi-process server says.
 
     Attributes:
-        version: as told, where it is told.
+        version: its version, if it says.
         chunk_size: tokens of a chunk.
         l1_bytes: capacity of its memory tier.
-        l1_used_bytes: used of it.
+        l1_used_bytes: how much of the memory tier is used.
         l2: types of its backends.
-        page: its metrics, where there are any.
+        page: its metrics page, if it has one.
     """
 
     version: str | None
@@ -66,55 +71,56 @@ class LMCacheFacts:
     page: Page | None
 
     @property
-    def honours_caps(self) -> bool | None:
-        """Whether its version reads ``lmcache.max_offload_tokens``; None where the version is not told."""
-        found = re.match(r"(\d+)\.(\d+)\.(\d+)", self.version or "")
-        return None if found is None else tuple(map(int, found.groups())) >= _HINTS_SINCE
+    def reads_caps(self) -> bool | None:
+        """Whether its version reads ``lmcache.max_offload_tokens``; None if it is not known."""
+        version = re.match(r"(\d+)\.(\d+)\.(\d+)", self.version or "")
+        return None if version is None else tuple(map(int, version.groups())) >= _CAP_SINCE
 
 
 def read_vllm(http: Http, model: str | None) -> VLLMFacts:
-    """Asks vLLM.
+    """Ask vLLM.
+
+    Args:
+        http: the server.
+        model: the model to ask; None for the first one the server lists.
 
     Raises:
-        ServerError: it cannot be reached, or serves no such model.
+        ServerError: the server cannot be reached, or does not serve the model.
     """
-    listed = http.try_json("/v1/models")
-    models = [
-        entry
-        for entry in _mapping(listed).get("data") or ()
-        if isinstance(entry, Mapping) and entry.get("id")
-    ]
+    listed = _mapping(http.try_json("/v1/models")).get("data") or ()
+    models = [entry for entry in listed if isinstance(entry, Mapping) and entry.get("id")]
     if not models:
-        raise ServerError(
-            f"{http.name}/v1/models lists no model: is this an OpenAI-compatible server?"
-        )
+        text = f"{http.name}/v1/models lists no model: is this an OpenAI-compatible server?"
+        raise ServerError(text, "no_models")
     chosen = next((entry for entry in models if model in {None, entry["id"]}), None)
     if chosen is None:
-        raise ServerError(
-            f"{http.name} serves no model {model!r}; there are {', '.join(str(entry['id']) for entry in models)}"
-        )
-    version = _mapping(http.try_json("/version")).get("version")
+        served = ", ".join(str(entry["id"]) for entry in models)
+        text = f"{http.name} does not serve the model {model!r}; it serves {served}"
+        raise ServerError(text, "unknown_model")
     return VLLMFacts(
-        version if isinstance(version, str) else None,
+        _text(_mapping(http.try_json("/version")).get("version")),
         str(chosen["id"]),
-        _int(chosen.get("max_model_len")),
+        _positive(chosen.get("max_model_len")),
         http.page(),
     )
 
 
 def read_lmcache(http: Http) -> LMCacheFacts:
-    """Asks LMCache's multi-process server.
+    """Ask LMCache's multi-process server.
 
     Raises:
-        ServerError: it cannot be reached, or is something else.
+        ServerError: the server cannot be reached, or is something else.
     """
     status = _mapping(http.try_json("/status"))
     version = http.try_json("/version")
     page = http.page()
-    if "chunk_size" not in status and not (page and page.has_prefix(series.LMCACHE_MP_PREFIX)):
-        raise ServerError(
-            f"{http.name} answers, but neither /status nor /metrics is of LMCache's multi-process server"
+    has_series = page is not None and page.has_prefix(series.LMCACHE_MP_PREFIX)
+    if "chunk_size" not in status and not has_series:
+        text = (
+            f"{http.name} answers, but neither its /status nor its /metrics looks like LMCache's "
+            "multi-process server"
         )
+        raise ServerError(text, "not_lmcache")
     manager = _mapping(status.get("storage_manager"))
     tiers = [_mapping(tier) for tier in _mapping(manager.get("l1_managers")).values()] or [
         _mapping(manager.get("l1_manager"))
@@ -122,8 +128,7 @@ def read_lmcache(http: Http) -> LMCacheFacts:
     adapters = [_mapping(adapter) for adapter in manager.get("l2_adapters") or ()]
     return LMCacheFacts(
         version=version if isinstance(version, str) else _text(_mapping(version).get("version")),
-        chunk_size=_int(status.get("chunk_size"))
-        or _int(_mapping(_mapping(http.try_json("/config")).get("mp")).get("chunk_size")),
+        chunk_size=_positive(status.get("chunk_size")) or _configured_chunk_size(http),
         l1_bytes=_sum(tier.get("memory_total_bytes") for tier in tiers),
         l1_used_bytes=_sum(tier.get("memory_used_bytes") for tier in tiers),
         l2=tuple(str(adapter.get("type", "unknown")) for adapter in adapters),
@@ -131,8 +136,13 @@ def read_lmcache(http: Http) -> LMCacheFacts:
     )
 
 
+def _configured_chunk_size(http: Http) -> int | None:
+    config = _mapping(http.try_json("/config"))
+    return _positive(_mapping(config.get("mp")).get("chunk_size"))
+
+
 def mode_of(vllm: Page | None, lmcache: LMCacheFacts | None) -> Mode:
-    """How vLLM reaches LMCache, by what is on the pages."""
+    """Return how vLLM reaches LMCache, as far as the servers' pages show."""
     if vllm is not None and vllm.has_prefix(series.LMCACHE_IN_PROCESS_PREFIX):
         return "in_process"
     if lmcache is not None or (vllm is not None and vllm.has(series.LOOKUP_TIME)):
@@ -141,20 +151,26 @@ def mode_of(vllm: Page | None, lmcache: LMCacheFacts | None) -> Mode:
 
 
 def missing_series(vllm: Page | None, lmcache: Page | None, mode: Mode) -> list[str]:
-    """Series that the dashboards query and that are not there, without those that appear only when they are first counted."""
-    wanted: list[tuple[Page | None, Iterable[series.Series]]] = [(vllm, series.VLLM)]
+    """Return the names of series that the dashboards query and the pages do not have.
+
+    Leaves out series that appear only once they have counted something.
+    """
+    wanted: list[tuple[Page | None, Iterable[Series]]] = [(vllm, series.VLLM)]
     if mode == "mp":
         wanted.append((lmcache, series.LMCACHE_MP))
     elif mode == "in_process":
         wanted.append((vllm, series.LMCACHE_IN_PROCESS))
     return [
         one.name
-        for page, all_of in wanted
+        for page, queried in wanted
         if page is not None
-        for one in all_of
+        for one in queried
         if not one.lazy and not page.has(one)
     ]
 
+
+OLDEST_RELEASE: Final = "before 0.4.7"
+"""The release whose metric names the dashboards do not query."""
 
 _RELEASES: Final = (
     ("0.5.7 or later", (series.LOOKUP_PROMPT, series.LOOKUP_REQUEST_HIT)),
@@ -165,12 +181,13 @@ _RELEASES: Final = (
     ("0.5.5", (series.LOOKUP_HIT_L1, series.LOOKUPS, series.STORES_STARTED)),
     ("0.5.3 or 0.5.4", (series.L2_ADAPTERS,)),
     ("0.4.7 to 0.5.0", (series.L1_WRITE, series.L1_BYTES)),
-    ("before 0.4.7", (series.OLD_L1_WRITE, series.OLDER_L1_WRITE)),
+    (OLDEST_RELEASE, (series.OLD_L1_WRITE, series.OLDER_L1_WRITE)),
 )
+"""Releases of LMCache, newest first, each with series that came with it."""
 
 
 def release_of(page: Page | None) -> str | None:
-    """The LMCache release that a multi-process page belongs to, by the names that came with each."""
+    """Return the release of LMCache whose metric names a multi-process server's page has."""
     if page is None:
         return None
     return next(
@@ -182,7 +199,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _int(value: Any) -> int | None:
+def _positive(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
