@@ -1,4 +1,8 @@
-"""``python -m benchmarks [PART…] [--out FILE.json]``: prints tables and writes JSON. Ratios of one run are what counts, not times."""
+"""Run benchmarks, print tables, and optionally write the figures as JSON.
+
+Usage: ``python -m benchmarks [PART…] [--out FILE.json]``. Compare ratios within one run; times
+depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +20,32 @@ PARTS = ("decision", "changes", "calls", "instructions", "startup", "adaptive", 
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> Table:
-    """Rows of one shape as a table."""
-    made = Table(title=title)
+    """Return a table of rows that have the same keys."""
+    result = Table(title=title)
     for name in rows[0]:
-        made.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+        result.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
     for row in rows:
-        made.add_row(
+        result.add_row(
             *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
         )
-    return made
+    return result
 
 
 def main() -> None:
-    """Runs the parts asked for, all by default."""
+    """Run the given parts, by default all of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure")
-    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], *PARTS], help="parts to run (default: all)"
+    )
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
+    arguments = parser.parse_args()
     console = Console()
     figures: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
-    for part in asked.parts or PARTS:
+    for part in arguments.parts or PARTS:
         figures[part] = importlib.import_module(f"benchmarks.{part}").run()
         console.print(table(part, figures[part]))
-    if asked.out:
-        asked.out.write_text(json.dumps(figures, indent=1) + "\n")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What deciding with the learned rule costs beside deciding with the fixed one, on wire bodies as a conversation sends them."""
+"""The cost of a decision by the adaptive rule compared with the fixed rule, on request bodies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ CALLS = 4_000
 
 
 def run(*, rounds: int = 25) -> list[dict[str, Any]]:
-    """Settings, reading and deciding, with either rule. Each call ends in a message of its own, so that there is something to learn."""
+    """Measure settings, reading and deciding with both rules.
+
+    Each call ends with a new message, so that the adaptive rule has something to learn.
+    """
     read = reader_of("/chat/completions")
     assert read is not None
     rows = []

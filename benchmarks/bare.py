@@ -1,6 +1,7 @@
-"""The least that an instrumentation with our span and our metrics can cost: both made by hand from values that are ready, nothing decided.
+"""The lower bound of the cost of our span and metrics: the work of the OpenTelemetry SDK alone.
 
-What stands here is the OpenTelemetry SDK's work alone: one span with the attributes of a decision, the answer's on top, and five points.
+This instrumentation decides nothing. For each call it records, from values prepared once, one span
+with the attributes of a decision and of an answer, and five metric points.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from otel_kvpolicy.telemetry.instruments import Instruments
 
 
 class BareInstrumentor:
-    """Makes the span and the points of one and the same call for each request."""
+    """Records the same span and metric points for every request."""
 
     def __init__(self) -> None:
         rule = ThresholdsRule()
@@ -34,7 +35,7 @@ class BareInstrumentor:
             port=80,
             agent=None,
         )
-        self._asked = {
+        self._request_attributes = {
             names.OPERATION_NAME: "chat",
             names.PROVIDER_NAME: "openai",
             names.REQUEST_MODEL: "m",
@@ -43,11 +44,11 @@ class BareInstrumentor:
             **spans.decision_attributes(record),
         }
         answer = Answer(900, 5, 512, "c", "m", ("stop",))
-        self._answered = spans.answer_attributes(answer)
+        self._answer_attributes = spans.answer_attributes(answer)
         self._labels = Instruments(metrics.get_meter("bare")).decided(record, 1e-5)
 
     def instrument(self) -> None:
-        """Wraps both choke points."""
+        """Wrap the request methods of the sync and the async client."""
         meter, self._tracer = metrics.get_meter("bare"), trace.get_tracer("bare")
         self._counters = [
             meter.create_counter(metric.name)
@@ -71,15 +72,17 @@ class BareInstrumentor:
             self._end(span)
             return result
 
-        replaced: dict[Any, Callable[..., Any]] = {
+        wrappers: dict[Any, Callable[..., Any]] = {
             _base_client.SyncAPIClient: request,
             _base_client.AsyncAPIClient: async_request,
         }
-        for owner, by in replaced.items():
-            owner.request = by
+        for owner, wrapper in wrappers.items():
+            owner.request = wrapper
 
     def _start(self) -> trace.Span:
-        return self._tracer.start_span("chat m", kind=SpanKind.CLIENT, attributes=self._asked)
+        return self._tracer.start_span(
+            "chat m", kind=SpanKind.CLIENT, attributes=self._request_attributes
+        )
 
     def _end(self, span: trace.Span) -> None:
         context = trace.set_span_in_context(span)
@@ -87,5 +90,5 @@ class BareInstrumentor:
             counter.add(1, self._labels, context)
         for histogram in self._histograms:
             histogram.record(1e-5, {names.DECISION: names.STORE}, context)
-        span.set_attributes(self._answered)
+        span.set_attributes(self._answer_attributes)
         span.end()

@@ -1,7 +1,9 @@
-"""What a whole call through the real openai client costs with a mock transport: alone, with us, and with others' instrumentation.
+"""The cost of a whole call through the openai client with a mock transport.
 
-Each set-up runs in a process of its own (instrumentors patch classes for good), one call of each per round, so that a slow moment of the
-machine meets them all. What an instrumentation adds is the median of the paired differences to the plain client in the same round.
+Compares the plain client, this package, and other instrumentations. Each setup runs in its own
+process, because instrumentors patch classes permanently. Every round has one batch of each setup,
+so that a slow moment of the machine affects all of them. What a setup adds is the median of its
+differences to the plain client in the same round.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+OURS = "otel-kvpolicy"
 OTHERS = {
     "genai-openai": ("opentelemetry.instrumentation.genai.openai", "OpenAIInstrumentor"),
     "openinference": ("openinference.instrumentation.openai", "OpenAIInstrumentor"),
@@ -21,9 +24,9 @@ OTHERS = {
 }
 SETUPS: dict[str, tuple[str, ...]] = {
     "plain": (),
-    "ours": ("ours",),
+    "otel-kvpolicy": (OURS,),
     "genai-openai": ("genai-openai",),
-    "ours+genai-openai": ("genai-openai", "ours"),
+    "otel-kvpolicy+genai-openai": ("genai-openai", OURS),
     "openinference": ("openinference",),
     "traceloop": ("traceloop",),
     "bare": ("bare",),
@@ -34,23 +37,25 @@ BATCH = {"sync": 20, "stream": 10, "async1": 20, "async8": 32, "async64": 64}
 
 
 def installed(setup: tuple[str, ...]) -> bool:
-    def found(module: str) -> bool:
+    """Return whether the packages of a setup are installed."""
+
+    def is_importable(module: str) -> bool:
         try:
             return importlib.util.find_spec(module) is not None
         except ModuleNotFoundError:
             return False
 
-    return all(name == "ours" or found(OTHERS[name][0]) for name in setup)
+    return all(name == OURS or is_importable(OTHERS[name][0]) for name in setup)
 
 
-def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: C901 - one process, set up from top to bottom
-    """Sets this process up and warms it.
+def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: C901
+    """Set up this process and warm it up.
 
     Args:
-        setup: the instrumentations to switch on, in this order.
+        setup: the instrumentations to enable, in this order.
 
     Returns:
-        What makes so many calls in each of the ways.
+        For each way to call, a function that makes the given number of calls.
     """
     import asyncio
 
@@ -71,13 +76,12 @@ def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: 
     trace.set_tracer_provider(tracer_provider)
     metrics.set_meter_provider(MeterProvider([InMemoryMetricReader()]))
     for name in setup:
-        if name == "ours":
+        if name == OURS:
             from otel_kvpolicy.instrumentation import KVPolicyInstrumentor
 
             instrumentor = KVPolicyInstrumentor()
-            instrumentor.instrument(
-                skip_dep_check=True
-            )  # as opentelemetry-instrument does: the HTTP client's instrumentation is not ours
+            # As opentelemetry-instrument does it: without instrumenting the HTTP client.
+            instrumentor.instrument(skip_dep_check=True)
         else:
             module, kind = OTHERS[name]
             getattr(importlib.import_module(module), kind)().instrument()
@@ -147,8 +151,9 @@ def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: 
             client.chat.completions.create(**body)  # type: ignore[call-overload]
 
     def streamed(calls: int) -> None:
+        streaming: dict[str, Any] = {**body, "stream": True}
         for _ in range(calls):
-            for _ in client.chat.completions.create(**body, stream=True):  # type: ignore[call-overload]
+            for _ in client.chat.completions.create(**streaming):
                 pass
 
     ways: dict[str, Callable[[int], Any]] = {
@@ -164,7 +169,7 @@ def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: 
 
 
 def _serve(pipe: Any, setup: tuple[str, ...]) -> None:
-    """A worker: makes a batch of calls whenever it is asked to and answers with wall and CPU seconds for one."""
+    """Run a worker: for each request, make a batch of calls and send wall and CPU time per call."""
     import time
 
     ways = set_up(setup)
@@ -178,16 +183,19 @@ def _serve(pipe: Any, setup: tuple[str, ...]) -> None:
 
 
 def run() -> list[dict[str, Any]]:
-    """Measures all set-ups that are installed; ``added_share`` is what a set-up adds over what genai-openai adds, by CPU time."""
+    """Measure all installed setups.
+
+    ``added_share`` is the CPU time that a setup adds, divided by what genai-openai adds.
+    """
     context = multiprocessing.get_context("spawn")
     workers = {}
     for name, setup in SETUPS.items():
         if installed(setup):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, setup), daemon=True)
+            pipe, worker_pipe = context.Pipe()
+            process = context.Process(target=_serve, args=(worker_pipe, setup), daemon=True)
             process.start()
-            ours.recv()
-            workers[name] = ours
+            pipe.recv()
+            workers[name] = pipe
     rows = []
     for way in WAYS:
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
@@ -198,9 +206,10 @@ def run() -> list[dict[str, Any]]:
         added = {
             name: [
                 statistics.median(
-                    mine[at] - plain[at] for mine, plain in zip(times, taken["plain"], strict=True)
+                    own[clock] - plain[clock]
+                    for own, plain in zip(times, taken["plain"], strict=True)
                 )
-                for at in (0, 1)
+                for clock in (0, 1)
             ]
             for name, times in taken.items()
         }
@@ -209,7 +218,7 @@ def run() -> list[dict[str, Any]]:
             rows.append(
                 {
                     "way": way,
-                    "set-up": name,
+                    "setup": name,
                     "wall_us": statistics.median(wall for wall, _ in times) * 1e6,
                     "cpu_us": median * 1e6,
                     "cpu_low_us": low * 1e6,

@@ -1,6 +1,6 @@
-"""What each thing that was done for speed gives: the plain way and ours, measured in one run.
+"""The gain of each optimization: the plain way and the fast way, measured in one run.
 
-The plain ways are written out here; ours are the functions that calls go through.
+The plain ways are written here. The fast ways are the functions that the package uses.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ CALLS = 500
 
 
 def run(*, rounds: int = 25) -> list[dict[str, Any]]:
-    """Microseconds of each plain way and of ours."""
-    return [_measured(name, plain, ours, rounds) for name, plain, ours in _changes()]
+    """Measure each plain way and each fast way, in microseconds."""
+    return [_measured(name, plain, fast, rounds) for name, plain, fast in _changes()]
 
 
 def _measured(
-    name: str, plain: Callable[[], Any], ours: Callable[[], Any], rounds: int
+    name: str, plain: Callable[[], Any], fast: Callable[[], Any], rounds: int
 ) -> dict[str, Any]:
     samples = interleave(
-        {"plain": plain, "ours": ours}, rounds=rounds, repeat={"plain": CALLS, "ours": CALLS}
+        {"plain": plain, "fast": fast}, rounds=rounds, repeat={"plain": CALLS, "fast": CALLS}
     )
-    before, after = samples["plain"].median, samples["ours"].median
+    before, after = samples["plain"].median, samples["fast"].median
     return {
         "change": name,
         "plain_us": before * 1e6,
-        "ours_us": after * 1e6,
+        "fast_us": after * 1e6,
         "ratio": before / after,
     }
 
 
 def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
     short, long, tooled = body(2, "ascii"), body(100, "ascii"), body(10, "tools")
-    knobs = settings.current()
+    current = settings.current()
     names = [settings.env_name(field) for field in settings.Settings.model_fields]
     raw: dict[str, Any] = {
         "min_prefix_tokens": "1024",
@@ -50,7 +50,7 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         "chars_per_token": "4",
         "targets": "*.lan",
     }
-    decided = knobs.policy.judge(read_chat(short))
+    decided = current.policy.judge(read_chat(short))
     values = {**decided.model_dump()}
     trusted = {name: values[name] for name in ("cache_worthy", "score", "reasons", "signals")}
     text, given = read_chat(long), tooled["tools"]
@@ -63,33 +63,37 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
 
     return [
         (
-            "settings: raw environment, not os.environ.get",
+            "settings: compare the raw environment instead of os.environ.get",
             lambda: [os.environ.get(name) for name in names],
             settings.current,
         ),
         (
-            "settings: validated when changed, not each time",
+            "settings: validate on change instead of on every call",
             lambda: settings.Settings(**raw),
             settings.current,
         ),
         (
-            "rule: kept with its settings",
-            lambda: settings.Settings.policy.func(knobs),
-            lambda: knobs.policy,
+            "rule: keep it with its settings",
+            lambda: settings.Settings.policy.func(current),
+            lambda: current.policy,
         ),
         (
-            "decision: made without validation",
+            "decision: build it without validation",
             lambda: KVCacheDecision(**values),
             lambda: KVCacheDecision.trusted(**trusted),
         ),
-        ("body: 100 plain messages at C speed", read_plainly, lambda: read_chat(long)),
         (
-            "tools: sizes remembered by their outline",
+            "body: read 100 plain messages without a Python loop",
+            read_plainly,
+            lambda: read_chat(long),
+        ),
+        (
+            "tools: remember their sizes",
             lambda: counting.json_chars(given),
             lambda: tools.tool_chars(given),
         ),
         (
-            "adaptive rule: what was counted is not counted again",
+            "adaptive rule: reuse the character counts of the body",
             lambda: boundaries_of(long, 7),
             lambda: boundaries_of(long, 7, text),
         ),

@@ -1,4 +1,4 @@
-"""What a decision costs beside ``json.dumps`` of the body it rides on, and beside a rule that joins the history into one string."""
+"""The cost of a decision, compared with ``json.dumps`` of the body and with a naive rule."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ KINDS = ("ascii", "tools", "images", "cjk")
 
 
 def body(count: int, kind: str) -> dict[str, Any]:
-    """A wire body of ``count`` messages, alternating as a chat does, each of ``CHARS`` characters."""
+    """Return a request body with ``count`` alternating messages of ``CHARS`` characters each."""
     text = ("汉字" if kind == "cjk" else "ab") * (CHARS // 2)
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400}}
 
     def content() -> Any:
-        fresh = "".join([text[:-1], "."])  # a string of its own, as parsed or built ones are
+        fresh = "".join([text[:-1], "."])  # a new object, like a parsed string
         return [{"type": "text", "text": fresh}, image] if kind == "images" else fresh
 
     messages = [{"role": "system", "content": content()}]
     messages += [
-        {"role": "user" if at % 2 == 0 else "assistant", "content": content()}
-        for at in range(count - 1)
+        {"role": "user" if i % 2 == 0 else "assistant", "content": content()}
+        for i in range(count - 1)
     ]
-    made: dict[str, Any] = {"model": "m", "messages": messages}
+    wire: dict[str, Any] = {"model": "m", "messages": messages}
     if kind == "tools":
         parameters = {
-            f"field_{at}": {"type": "string", "description": "what the field means to the tool"}
-            for at in range(5)
+            f"field_{i}": {"type": "string", "description": "what the field means to the tool"}
+            for i in range(5)
         }
-        made["tools"] = [
+        wire["tools"] = [
             {
                 "type": "function",
                 "function": {
-                    "name": f"tool_{at}",
+                    "name": f"tool_{i}",
                     "description": "what the tool does, when to call it, and what it answers",
                     "parameters": {
                         "type": "object",
@@ -50,19 +50,23 @@ def body(count: int, kind: str) -> dict[str, Any]:
                     },
                 },
             }
-            for at in range(20)
+            for i in range(20)
         ]
-    return made
+    return wire
 
 
 def decide(wire: dict[str, Any]) -> Any:
-    """What the instrumentation does for each call: live settings, reading, deciding."""
-    knobs = settings.current()
-    return knobs.policy.judge(reader_of("/chat/completions")(wire))  # type: ignore[misc]
+    """Do what the instrumentation does for each call: get settings, read the body, decide."""
+    current = settings.current()
+    return current.policy.judge(reader_of("/chat/completions")(wire))  # type: ignore[misc]
 
 
 def naive(wire: dict[str, Any]) -> KVCacheDecision:
-    """The rule written without care: settings parsed anew for each call, the history joined into one string, a validated decision."""
+    """Decide in a naive way.
+
+    It parses the settings for each call, joins the history into one string, and validates the
+    decision.
+    """
     policy = ThresholdsRule(
         {
             "min_prefix_tokens": int(os.environ.get("KV_CACHE_MIN_PREFIX_TOKENS", "1024")),
@@ -90,7 +94,7 @@ def naive(wire: dict[str, Any]) -> KVCacheDecision:
 
 
 def run(*, rounds: int = 25) -> list[dict[str, Any]]:
-    """Measures every kind of body at every length."""
+    """Measure every kind of body at every length."""
     rows = []
     for kind in KINDS:
         for count in MESSAGES:

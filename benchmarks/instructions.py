@@ -1,7 +1,8 @@
-"""What a whole call costs in instructions, as callgrind counts them: the same from run to run, whatever else the machine does.
+"""The cost of a whole call in instructions, as counted by callgrind.
 
-``calls`` measures time, which a busy machine blurs by more than what an instrumentation adds. Each set-up runs twice under valgrind, with
-few calls and with more; the difference is what a call takes. It needs valgrind, and some minutes.
+``calls`` measures time, which varies on a busy machine by more than an instrumentation adds. The
+number of instructions does not vary. Each setup runs twice under valgrind, with few calls and with
+more; the difference gives the cost of one call. Needs valgrind, and takes minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MORE: Final = 60
 
 
 def _count(setup: str, way: str, calls: int) -> int:
-    """Instructions of a whole process that makes so many calls."""
+    """Return the number of instructions of a process that makes ``calls`` calls."""
     valgrind = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
     command = (*valgrind, sys.executable, "-m", "benchmarks.instructions", setup, way, str(calls))
     ended = subprocess.run(
@@ -32,33 +33,36 @@ def _count(setup: str, way: str, calls: int) -> int:
         text=True,
         env={**os.environ, "PYTHONHASHSEED": "0"},
     )
-    found = re.search(r"Collected : (\d+)", ended.stderr)
-    if found is None:
-        raise RuntimeError(f"valgrind said nothing of instructions: {ended.stderr[-500:]}")
-    return int(found[1])
+    match = re.search(r"Collected : (\d+)", ended.stderr)
+    if match is None:
+        raise RuntimeError(f"valgrind printed no instruction count: {ended.stderr[-500:]}")
+    return int(match[1])
 
 
-def _of_a_call(setup: str, way: str) -> float:
+def _per_call(setup: str, way: str) -> float:
     return (_count(setup, way, MORE) - _count(setup, way, FEW)) / (MORE - FEW)
 
 
 def run() -> list[dict[str, Any]]:
-    """Measures all set-ups that are installed; ``added_share`` is what a set-up adds over what genai-openai adds."""
+    """Measure all installed setups.
+
+    ``added_share`` is what a setup adds, divided by what genai-openai adds.
+    """
     if shutil.which("valgrind") is None:
         return [{"way": "not measured: valgrind is not installed"}]
-    asked = [(way, name) for way in WAYS for name, setup in SETUPS.items() if installed(setup)]
+    pairs = [(way, name) for way in WAYS for name, setup in SETUPS.items() if installed(setup)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         taken = dict(
-            zip(asked, pool.map(lambda each: _of_a_call(each[1], each[0]), asked), strict=True)
+            zip(pairs, pool.map(lambda pair: _per_call(pair[1], pair[0]), pairs), strict=True)
         )
     rows = []
-    for way, name in asked:
+    for way, name in pairs:
         added = taken[way, name] - taken[way, "plain"]
         theirs = taken.get((way, "genai-openai"), float("nan")) - taken[way, "plain"]
         rows.append(
             {
                 "way": way,
-                "set-up": name,
+                "setup": name,
                 "kilo_instructions": taken[way, name] / 1e3,
                 "added_kilo_instructions": added / 1e3,
                 "added_share": added / theirs if theirs else float("nan"),

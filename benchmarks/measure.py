@@ -1,4 +1,4 @@
-"""How things are measured here: side by side in one process, interleaved, as medians with their spread, and as ratios of one run."""
+"""Measure operations side by side in one process, interleaved, as medians with their spread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Sample(NamedTuple):
-    """Seconds for one operation: the median over rounds, the quartiles around it, and the best."""
+    """Seconds per operation: the median over all rounds, its quartiles, and the best."""
 
     median: float
     low: float
@@ -31,13 +31,13 @@ def interleave(
     repeat: Mapping[str, int],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Sample]:
-    """Runs every operation in every round, one after the other, so that a slow moment of the machine meets them all.
+    """Run every operation in every round, so that a slow moment of the machine affects them all.
 
     Args:
-        operations: what is measured.
-        rounds: how often all are run.
-        repeat: calls of each operation in a round.
-        clock: seconds; ``time.process_time`` for CPU time.
+        operations: the functions to measure, by name.
+        rounds: number of rounds.
+        repeat: calls of each operation per round, by name.
+        clock: returns seconds; ``time.process_time`` for CPU time.
     """
     taken: dict[str, list[float]] = {name: [] for name in operations}
     for _ in range(rounds):

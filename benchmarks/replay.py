@@ -1,4 +1,4 @@
-"""What a replay costs: growth with the length of a trace, beside ``kvcache-simulator``, and how much memory reading takes."""
+"""The cost of a replay: growth with the trace, memory, and a comparison with kvcache-simulator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from kvcache_sim.plan import build_execution_plan
 from kvcache_sim.policies import simulate_policy
 from kvcache_sim.trace import parse_trace_file
 
-from otel_kvpolicy.cli.replay.simulator.comparison import compare
-from otel_kvpolicy.cli.replay.simulator.engine import Tiers
-from otel_kvpolicy.cli.replay.simulator.players import DEFAULT_RULES, Rule
-from otel_kvpolicy.cli.replay.trace.readers import load
+from otel_kvpolicy.cli.replay.simulator import DEFAULT_RULES, Rule, Tiers, compare
+from otel_kvpolicy.cli.replay.trace import load
 
 from .measure import interleave
 
@@ -26,20 +24,24 @@ CHUNK = 512
 
 
 def write_trace(path: Path, requests: int) -> None:
-    """Conversations of a few calls over some system prompts, about as production chat has them: 22 chunks a call, a third seen before."""
+    """Write conversations about like those of production chat.
+
+    They have a few calls each, share some system prompts, and average 22 chunks per call, of which
+    an earlier call had a third.
+    """
     draw = random.Random(1)
-    talks: list[tuple[list[int], int]] = []
+    conversations: list[tuple[list[int], int]] = []
     fresh = iter(range(100, 1 << 60))
     with path.open("w") as out:
-        for at in range(requests):
-            if talks and draw.random() < 0.4:
-                blocks, turns = talks.pop(draw.randrange(len(talks)))
+        for index in range(requests):
+            if conversations and draw.random() < 0.4:
+                blocks, turns = conversations.pop(draw.randrange(len(conversations)))
             else:
                 blocks, turns = [draw.randrange(20)], -1
             blocks = [*blocks, *(next(fresh) for _ in range(1 + int(draw.expovariate(1 / 14))))]
-            talks = [*talks[-500:], (blocks, turns + 1)]
+            conversations = [*conversations[-500:], (blocks, turns + 1)]
             line = {
-                "timestamp": at * 250,
+                "timestamp": index * 250,
                 "input_length": len(blocks) * CHUNK,
                 "output_length": 200,
                 "hash_ids": blocks,
@@ -49,7 +51,10 @@ def write_trace(path: Path, requests: int) -> None:
 
 
 def run(*, rounds: int = 3) -> list[dict[str, Any]]:
-    """A row for each length of trace; ``time_ratio`` and ``memory_ratio`` are per request, beside the shortest."""
+    """Measure traces of several lengths.
+
+    ``time_ratio`` and ``memory_ratio`` compare the cost per request with that of the shortest.
+    """
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for times in TIMES:

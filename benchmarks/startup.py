@@ -1,4 +1,4 @@
-"""What start-up and memory cost: import, ``instrument()``, and what a call in flight and a hundred thousand calls leave behind."""
+"""The cost of startup and memory: import, ``instrument()``, calls in flight, and memory kept."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from openai import OpenAI
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from otel_kvpolicy import KVPolicyInstrumentor
+message = {"role": "assistant", "content": "a"}
 answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m",
-          "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}}]}
+          "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
 chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m",
          "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}
 def respond(request):
@@ -42,7 +43,8 @@ def respond(request):
         events = f"data: {json.dumps(chunk)}\\n\\ndata: [DONE]\\n\\n"
         return httpx2.Response(200, text=events, headers={"content-type": "text/event-stream"})
     return httpx2.Response(200, json=answer)
-client = OpenAI(api_key="k", base_url="http://gb10.local/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(respond)))
+http_client = httpx2.Client(transport=httpx2.MockTransport(respond))
+client = OpenAI(api_key="k", base_url="http://gb10.local/v1", http_client=http_client)
 call = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 def in_flight(count):
     gc.collect()
@@ -83,23 +85,23 @@ def _run(code: str) -> list[float]:
 
 
 def run(*, calls: int = 20_000) -> list[dict[str, Any]]:
-    """Milliseconds of start-up in fresh processes, and bytes."""
-    ours = [_run(IMPORT) for _ in range(ROUNDS)]
+    """Measure startup in new processes, in milliseconds, and memory, in bytes."""
+    startups = [_run(IMPORT) for _ in range(ROUNDS)]
     openai = statistics.median(_run(OPENAI)[0] for _ in range(ROUNDS))
-    plain, with_us, grown = _run(MEMORY.replace("CALLS", str(calls)))
+    plain, instrumented, grown = _run(MEMORY.replace("CALLS", str(calls)))
     return [
-        {"what": "import openai and httpx instrumentation", "value": openai, "unit": "ms"},
+        {"what": "import openai and the httpx instrumentation", "value": openai, "unit": "ms"},
         {
             "what": "import otel_kvpolicy after it",
-            "value": statistics.median(each[0] for each in ours),
+            "value": statistics.median(imported for imported, _ in startups),
             "unit": "ms",
         },
         {
             "what": "instrument()",
-            "value": statistics.median(each[1] for each in ours),
+            "value": statistics.median(instrumented for _, instrumented in startups),
             "unit": "ms",
         },
         {"what": "a streamed call in flight, plain", "value": plain, "unit": "bytes"},
-        {"what": "a streamed call in flight, with us", "value": with_us, "unit": "bytes"},
-        {"what": f"left behind by {calls} calls", "value": grown, "unit": "bytes"},
+        {"what": "a streamed call in flight, instrumented", "value": instrumented, "unit": "bytes"},
+        {"what": f"kept after {calls} calls", "value": grown, "unit": "bytes"},
     ]

@@ -1,6 +1,9 @@
-"""Many streamed calls at once with the async client, and what only the caller knows said by ``kv_context``.
+"""Several streamed calls at once with the async client.
 
-opentelemetry-instrument --traces_exporter console --metrics_exporter none python examples/async_streaming.py
+``kv_context`` adds facts that the request body lacks: the agent's name and the RAG block.
+
+    opentelemetry-instrument --traces_exporter console --metrics_exporter none \\
+        python examples/async_streaming.py
 """
 
 import asyncio
@@ -14,7 +17,7 @@ ARTICLE = "The lighthouse was built in 1871 and rebuilt after the storm of 1902.
 
 
 async def ask(client: AsyncOpenAI, model: str, question: str) -> str:
-    """One streamed answer; the span of the call ends with the stream."""
+    """Return a streamed answer. The span of the call ends with the stream."""
     messages = [{"role": "user", "content": f"{ARTICLE}\n\n{question}"}]
     with kv_context(agent_name="reader", rag_context=ARTICLE):
         stream = await client.chat.completions.create(
@@ -32,7 +35,7 @@ async def ask(client: AsyncOpenAI, model: str, question: str) -> str:
 
 
 async def main() -> None:
-    """Asks three questions about one article at the same time, then one more."""
+    """Ask three questions about one article at the same time, then one more."""
     with base_url() as url:
         async with AsyncOpenAI(base_url=url, api_key="none") as client:
             model = (await client.models.list()).data[0].id

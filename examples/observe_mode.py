@@ -1,8 +1,9 @@
-"""Observe mode, switched on in code: decisions are made and recorded, and nothing is sent. How a careful operator starts.
+"""Observe mode, enabled in code: decide and record, but send no hint. A careful way to start.
 
-python examples/observe_mode.py
+    python examples/observe_mode.py
 
-Not under ``opentelemetry-instrument``, which would have instrumented before this file does.
+Do not run it under ``opentelemetry-instrument``, which would instrument the client before this file
+does.
 """
 
 from openai import OpenAI
@@ -19,7 +20,7 @@ provider.add_span_processor(SimpleSpanProcessor(exporter))
 
 
 def print_decision(span: object, decision: KVCacheDecision, request: object) -> None:
-    """A decision hook: called with each decision, before the request goes out."""
+    """Print a decision. A decision hook is called before the request is sent."""
     print(
         "would",
         "skip" if decision.skip_save else "store",
@@ -34,10 +35,11 @@ KVPolicyInstrumentor().instrument(tracer_provider=provider, decision_hook=print_
 with base_url() as url, OpenAI(base_url=url, api_key="none") as client:
     model = client.models.list().data[0].id
     client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": "Name a colour."}], max_tokens=8
+        model=model, messages=[{"role": "user", "content": "Name a color."}], max_tokens=8
     )
 
 [span] = [
     span for span in exporter.get_finished_spans() if "kvpolicy.decision" in (span.attributes or {})
 ]
-print((span.attributes or {})["kvpolicy.explanation"])
+attributes = span.attributes or {}
+print(f"{attributes['kvpolicy.hint.outcome']}: {attributes['kvpolicy.explanation']}")

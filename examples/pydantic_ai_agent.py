@@ -1,10 +1,13 @@
-"""A pydantic-ai agent with tools and a sub-agent; prints the trace of its run as a tree. No line here asks for a decision.
+"""A pydantic-ai agent with tools and a sub-agent. Prints the trace of its run as a tree.
+
+Nothing here asks for a decision.
 
     pip install 'otel-kvpolicy[demo]' 'pydantic-ai-slim[openai]'
     opentelemetry-instrument --traces_exporter none --metrics_exporter none --logs_exporter none \\
         python examples/pydantic_ai_agent.py
 
-Talks to ``OPENAI_BASE_URL``; without it, to an embedded stand-in for vLLM with LMCache.
+Uses the server at ``OPENAI_BASE_URL``. If that is not set, uses an embedded stand-in for vLLM with
+LMCache.
 """
 
 import sys
@@ -33,7 +36,7 @@ SHOWN = (
 
 
 def agents(url: str) -> Agent:
-    """A librarian that looks things up itself and leaves summaries to a colleague."""
+    """Return a librarian that looks things up and leaves summaries to a second agent."""
     with OpenAI(base_url=url, api_key="none") as client:
         name = client.models.list().data[0].id
     model = OpenAIChatModel(
@@ -49,19 +52,19 @@ def agents(url: str) -> Agent:
 
     @librarian.tool_plain
     def list_shelves() -> dict[int, str]:
-        """What stands where."""
+        """The contents of each shelf."""
         return SHELVES
 
     @librarian.tool_plain
     async def summarize_shelves() -> str:
-        """The library in one sentence."""
+        """A one-sentence summary of all shelves."""
         return (await summarizer.run(f"Summarize: {SHELVES}")).output
 
     return librarian
 
 
 def print_tree(spans: Sequence[ReadableSpan]) -> None:
-    """Prints spans under their parents, with what was decided."""
+    """Print spans below their parents, with the decisions."""
     children: dict[int | None, list[ReadableSpan]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: span.start_time or 0):
         children[span.parent.span_id if span.parent else None].append(span)
@@ -71,9 +74,8 @@ def print_tree(spans: Sequence[ReadableSpan]) -> None:
             print(f"{'   ' * depth}{span.name}")
             for name in SHOWN:
                 if name in (span.attributes or {}):
-                    print(
-                        f"{'   ' * depth}   · {name.removeprefix('kvpolicy.')}: {span.attributes[name]}"
-                    )
+                    label = name.removeprefix("kvpolicy.")
+                    print(f"{'   ' * depth}   · {label}: {span.attributes[name]}")
             walk(span.context.span_id, depth + 1)
 
     walk(None, 0)
@@ -81,7 +83,7 @@ def print_tree(spans: Sequence[ReadableSpan]) -> None:
 
 provider = trace.get_tracer_provider()
 if not isinstance(provider, TracerProvider):
-    sys.exit("Start me under opentelemetry-instrument, see my first lines.")
+    sys.exit("Run this example under opentelemetry-instrument; see its docstring.")
 exporter = InMemorySpanExporter()
 provider.add_span_processor(SimpleSpanProcessor(exporter))
 Agent.instrument_all()

@@ -1,4 +1,4 @@
-"""Where the examples talk to: ``OPENAI_BASE_URL`` where it is set, else a stand-in that lives as long as the example.
+"""The server for the examples: ``OPENAI_BASE_URL`` if it is set, otherwise an embedded stand-in.
 
 The stand-in needs ``pip install 'otel-kvpolicy[demo]'``.
 """
@@ -12,9 +12,9 @@ from otel_kvpolicy.standin import StandIn
 
 @contextmanager
 def base_url() -> Iterator[str]:
-    """The base URL to give an OpenAI client."""
-    if given := os.environ.get("OPENAI_BASE_URL"):
-        yield given
+    """Yield the base URL for an OpenAI client."""
+    if url := os.environ.get("OPENAI_BASE_URL"):
+        yield url
         return
     with StandIn() as server:
         yield server.base_url

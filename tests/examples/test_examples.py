@@ -1,4 +1,4 @@
-"""The examples, run as their first lines say."""
+"""The examples, run as their docstrings say."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(name: str, *before: str) -> str:
     return done.stdout
 
 
-def test_the_plain_client_under_opentelemetry_instrument() -> None:
+def test_the_plain_client_gets_decisions_and_metrics_under_opentelemetry_instrument() -> None:
     shown = run("plain_openai.py", *INSTRUMENT)
     assert '"kvpolicy.decision": "skip"' in shown
     assert '"kvpolicy.decision": "store"' in shown
@@ -43,7 +43,7 @@ def test_the_plain_client_under_opentelemetry_instrument() -> None:
     assert '"name": "kvpolicy.cached.tokens"' in shown
 
 
-def test_streams() -> None:
+def test_later_streams_read_the_article_from_a_cache() -> None:
     first, *later = run("async_streaming.py", *INSTRUMENT).split(
         " prompt tokens came from a cache)\n"
     )[:-1]
@@ -52,12 +52,13 @@ def test_streams() -> None:
     assert all(int(line.rpartition("(")[2]) > 1000 for line in later)
 
 
-def test_observe_mode() -> None:
-    assert "would skip because of one_off_short_prompt" in (shown := run("observe_mode.py"))
-    assert shown.endswith("Observe mode: nothing was sent.\n")
+def test_observe_mode_decides_and_sends_nothing() -> None:
+    first, last = run("observe_mode.py").splitlines()
+    assert first == "would skip because of one_off_short_prompt"
+    assert last.startswith("observed: ")
 
 
-def test_an_agent_with_tools_and_its_trace_as_a_tree() -> None:
+def test_the_agent_example_prints_decisions_in_a_tree_of_spans() -> None:
     pytest.importorskip("pydantic_ai")
     shown = run(
         "pydantic_ai_agent.py",

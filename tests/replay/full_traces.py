@@ -25,6 +25,7 @@ def full_trace_path(name: str) -> Path:
         if os.environ.get("CI") and os.environ.get(VARIABLE):
             pytest.fail(f"{VARIABLE}={FOLDER}, but this folder has no {name}", pytrace=False)
         pytest.skip(
-            f"no full trace: set {VARIABLE} to a folder that has {name}; see tests/data/traces/SOURCES.md"
+            f"no full trace: set {VARIABLE} to a folder that has {name};"
+            " see tests/data/traces/SOURCES.md"
         )
     return path

@@ -76,7 +76,7 @@ def test_words_stand_for_numbers_in_settings() -> None:
     ("text", "culprit"),
     [
         ("lfu", "'lfu'"),
-        ("thresholds:size=1", "thresholds.*'size'.*prefix, context, turns"),
+        ("thresholds:size=1", "thresholds.*'size'.*prefix"),
         ("always:turns=1", "always.*'turns'"),
         ("turns:turns=many", "turns='many'"),
         ("turns:turns=-1", "turns: turns"),

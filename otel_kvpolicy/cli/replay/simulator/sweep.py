@@ -36,13 +36,18 @@ class Best:
 
 
 def grid(trace: Trace) -> list[Rule]:
-    """The thresholds worth trying: of those that part the calls of ``trace`` alike, the highest."""
+    """Return the thresholds worth trying.
+
+    Of several thresholds that separate the calls of ``trace`` in the same way, only the highest is
+    tried.
+    """
     signals = [estimate(text, CHARS_PER_TOKEN) for text in trace.texts]
     prefix = _different(
-        _PREFIX, [max(each["prefix_tokens"], each["rag_tokens"]) for each in signals]
+        _PREFIX, [max(call["prefix_tokens"], call["rag_tokens"]) for call in signals]
     )
-    turns = _different(_TURNS, [each["history_turns"] for each in signals])
-    # A role that comes back halves the context threshold, which so parts the calls twice: all of these are tried.
+    turns = _different(_TURNS, [call["history_turns"] for call in signals])
+    # All context thresholds are tried: reuse-heavy roles halve the threshold, so it separates the
+    # calls in two places.
     return [
         Rule("thresholds", {"prefix": first, "context": second, "turns": third})
         for first, second, third in product(prefix, _CONTEXT, turns)
