@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import promql_parser
 import pytest
@@ -14,10 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import dashboards.source
 from otel_kvpolicy import series
 from otel_kvpolicy.cli import dashboards as command
+from otel_kvpolicy.record import Outcome
 from otel_kvpolicy.series import Series
 from otel_kvpolicy.telemetry import names
 
-from .built import ALL_RULES, DASHBOARDS, QUERIES, fill, panels
+from .built import ALL_RULES, DASHBOARDS, FILES, QUERIES, fill, panels
 
 PAGES = Path(__file__).parent / "pages"
 EVERY_FILE = pytest.mark.parametrize("file", QUERIES)
@@ -230,6 +231,18 @@ def test_metric_names_are_spelled_once() -> None:
         text = path.read_text()
         assert not [name for name in spelled if name != "up" and name in text], path
         assert not [m.prometheus for m in names.METRICS if f'"{m.prometheus}' in text], path
+
+
+def test_queries_select_only_hint_outcomes_that_exist() -> None:
+    everything = "\n".join(FILES.values()).replace('\\"', '"')
+    outcome = re.escape(names.HINT_OUTCOME).replace(r"\.", "[._]")
+    selected = {
+        value
+        for values in re.findall(rf'{outcome} ?(?:=~|!=|=) ?"([^"]+)"', everything)
+        for value in values.split("|")
+    }
+    assert {"applied", "caller", "excluded_target", "rejected", "error"} <= selected
+    assert selected <= set(get_args(Outcome))
 
 
 def test_traceql_uses_only_attributes_that_are_written() -> None:
