@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, get_args
+from typing import Final
 
 from otel_kvpolicy import series
-from otel_kvpolicy.record import Outcome
+from otel_kvpolicy.record import OUTCOMES
 from otel_kvpolicy.telemetry import names
 
 from .model import JSON, Annotation, Choice, Link, Query, Variable, explore
@@ -126,7 +126,7 @@ Palette names and mid gray are readable on both light and dark backgrounds.
 
 _LEGEND_VALUES: Final[Mapping[str, Sequence[str]]] = {
     legend(names.DECISION): (names.STORE, names.SKIP),
-    legend(names.HINT_OUTCOME): get_args(Outcome),
+    legend(names.HINT_OUTCOME): tuple(OUTCOMES),
 }
 """The texts that a legend can show if it reads a label."""
 

@@ -108,8 +108,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Hints rejected",
-            "Calls whose server rejected the extra field. Each was repeated without the hint. The"
-            " first rejected call counts, too.",
+            "Calls to servers that reject the hint. The first call to such a server is repeated"
+            " without the hint, and later calls are sent without it. All of them count.",
             "short",
             [Query(or_zero(rejected, calls), "rejected")],
             NO_CALLS,
@@ -202,8 +202,8 @@ def _decisions() -> list[Panel]:
             "Hint outcomes",
             "What happened to the hint. applied: sent. observed: not sent, observe mode. caller:"
             " the application had set its own. excluded_target: not sent to a hosted API that would"
-            " reject it. rejected: the server rejected it, and the call was repeated without it."
-            " disabled: the policy is off. error: adding the hint failed, and the call went out"
+            " reject it. rejected: the server rejects it, so the call went out without it."
+            " disabled: the policy is off. error: adding the hint failed, so the call went out"
             " unchanged.",
             "reqps",
             [

@@ -190,7 +190,8 @@ ALERTS: Final = (
                 "",
                 "warning",
                 "{{ $labels.server_address }} rejects the hint.",
-                "The server does not accept kv_transfer_params. The call was repeated without it.",
+                "The server does not accept kv_transfer_params. Its first call was repeated without"
+                " it, and later ones are sent without it.",
                 "If the server is a hosted API, exclude it. If it is a vLLM behind a gateway,"
                 " configure the gateway to pass the field on.",
             ),

@@ -80,8 +80,8 @@ def _calls() -> list[Panel]:
         ),
         traces(
             "Rejected hints and errors",
-            "Calls whose server rejected the hint, and calls that went out unchanged because adding"
-            " the hint failed. Other errors of the policy leave no decision on the span; see"
+            "Calls to servers that reject the hint, and calls that went out unchanged because"
+            " adding the hint failed. Other errors of the policy leave no decision on the span; see"
             " *Errors* on the dashboard *KV policy*.",
             _select(f'({outcome} = "rejected" || {outcome} = "error")'),
             NO_TRACES,

@@ -12,12 +12,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import dashboards.source
+import otel_kvpolicy
 from otel_kvpolicy import series
-from otel_kvpolicy.cli import dashboards as command
+from otel_kvpolicy.record import OUTCOMES
 from otel_kvpolicy.series import Series
 from otel_kvpolicy.telemetry import names
 
-from .built import ALL_RULES, DASHBOARDS, QUERIES, fill, panels
+from .built import ALL_RULES, DASHBOARDS, FILES, QUERIES, fill, panels
 
 PAGES = Path(__file__).parent / "pages"
 EVERY_FILE = pytest.mark.parametrize("file", QUERIES)
@@ -218,18 +219,26 @@ def test_counters_have_the_same_name_on_every_path() -> None:
 def test_metric_names_are_spelled_once() -> None:
     spelled = [one.name for one in series.SERVERS]
     assert len(set(spelled)) == len(spelled)
-    package = Path(series.__file__).parent
-    sources = [
-        path
-        for folder in (*dashboards.source.__path__, *command.__path__)
-        for path in Path(folder).glob("*.py")
-    ]
-    sources += [path for path in package.glob("*.py") if path.name != "series.py"]
-    assert len(sources) > 15
+    own = {Path(series.__file__), Path(names.__file__)}
+    folders = (*dashboards.source.__path__, *otel_kvpolicy.__path__)
+    sources = {path for folder in folders for path in Path(folder).rglob("*.py")} - own
+    assert len(sources) > 100
     for path in sources:
         text = path.read_text()
         assert not [name for name in spelled if name != "up" and name in text], path
         assert not [m.prometheus for m in names.METRICS if f'"{m.prometheus}' in text], path
+
+
+def test_queries_select_only_hint_outcomes_that_exist() -> None:
+    everything = "\n".join(FILES.values()).replace('\\"', '"')
+    outcome = re.escape(names.HINT_OUTCOME).replace(r"\.", "[._]")
+    selected = {
+        value
+        for values in re.findall(rf'{outcome} ?(?:=~|!=|=) ?"([^"]+)"', everything)
+        for value in values.split("|")
+    }
+    assert {"applied", "caller", "excluded_target", "rejected", "error"} <= selected
+    assert selected <= set(OUTCOMES)
 
 
 def test_traceql_uses_only_attributes_that_are_written() -> None:

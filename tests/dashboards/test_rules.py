@@ -333,6 +333,7 @@ def test_promtool_accepts_the_rules(folder: Path) -> None:
     assert output.count("SUCCESS") == 2
 
 
+@pytest.mark.slow
 def test_alerts_and_recorded_values(
     folder: Path, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from dashboards.source.build import files
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+
 REPOSITORY = Path(__file__).parents[2]
 
 
