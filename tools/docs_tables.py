@@ -17,6 +17,7 @@ from typing import Final
 
 from otel_kvpolicy.policy import REASONS, THRESHOLDS
 from otel_kvpolicy.settings import CONFIG_FILE, Settings, env_name
+from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry.names import ATTRIBUTES, METRICS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -88,16 +89,6 @@ def settings_table() -> str:
     return _table(("setting", "default", "meaning"), rows)
 
 
-TABLES: Final[dict[str, Callable[[], str]]] = {
-    "attributes": attribute_table,
-    "metrics": metric_table,
-    "points": point_table,
-    "reasons": reason_table,
-    "settings": settings_table,
-}
-"""Name of the mark to the function that makes the table."""
-
-
 def output_of(command: str) -> str:
     """Run an ``otel-kvpolicy`` command in ``docs/samples`` and return what it prints.
 
@@ -110,7 +101,7 @@ def output_of(command: str) -> str:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("KV_CACHE_", "OTEL_"))
+        if not name.startswith(("KV_CACHE_", "LMCACHE_", "OPENAI_", "OTEL_"))
     }
     done = subprocess.run(  # noqa: S603 - a command that stands in the docs
         [sys.executable, "-m", "otel_kvpolicy.cli", *arguments],
@@ -123,9 +114,34 @@ def output_of(command: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 
+def doctor_output() -> str:
+    """Run ``otel-kvpolicy doctor`` against the stand-in and return what it found.
+
+    The sections about this process and the versions of the servers are left out.
+    """
+    options = ("--base-url", "http://gb10:8000/v1", "--lmcache-url", "http://gb10:8080")
+    with StandIn() as server:
+        real = ("--base-url", server.base_url, "--lmcache-url", str(server.lmcache_url))
+        printed = output_of(shlex.join(("otel-kvpolicy", "doctor", *real, "--settle", "0.05")))
+    _process, _servers, *sections = printed.strip().split("\n\n")
+    command = " ".join(("otel-kvpolicy", "doctor", *options))
+    return "\n".join(("```console", f"$ {command}", "…", "\n\n".join(sections), "```"))
+
+
+GENERATED: Final[dict[str, Callable[[], str]]] = {
+    "attributes": attribute_table,
+    "doctor": doctor_output,
+    "metrics": metric_table,
+    "points": point_table,
+    "reasons": reason_table,
+    "settings": settings_table,
+}
+"""Name of a mark to the function that makes what stands between the marks."""
+
+
 def filled(text: str) -> str:
     """Return the page with every generated part up to date."""
-    for name, make in TABLES.items():
+    for name, make in GENERATED.items():
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         if start:
             _, end, after = rest.partition(f"<!-- /{name} -->")
