@@ -1,11 +1,11 @@
 """The metrics of other programs that this package reads: the only place where they are spelled.
 
-Covers vLLM, LMCache, the host's exporters, epistemic-graph and the Collector's span metrics. Our own
-metrics are in ``telemetry/names.py``.
+Covers vLLM, LMCache, the host's exporters, epistemic-graph and the Collector's span metrics. This
+package's own metrics are in ``telemetry/names.py``.
 
-A name is written as Prometheus stores it. Every one is on a real metrics page or in the source of
-the program that writes it. Counters end in ``_total``: Prometheus' OTLP receiver appends it if it is
-missing, so any other name would depend on how the sample was delivered.
+A name is written as Prometheus stores it. Every one is on a real metrics page, or in the source or
+the documentation of the program that writes it. Counters end in ``_total``: Prometheus' OTLP
+receiver appends it if it is missing, so any other name would depend on how the sample came in.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Series:
     """One metric of another program.
 
     Attributes:
-        name: As Prometheus stores it. For a histogram, without ``_bucket``, ``_sum`` or ``_count``.
-        kind: Counter, gauge or histogram.
-        unit: What a value of 1 stands for; empty for an info metric.
-        meaning: What is counted or measured.
-        labels: Labels that queries may use, besides ``job`` and ``instance``.
-        since: First release known to have the metric; empty if not known.
-        lazy: Whether the series is missing until it is first counted. If so, a missing series means
+        name: as Prometheus stores it. For a histogram, without ``_bucket``, ``_sum`` or ``_count``.
+        kind: counter, gauge or histogram.
+        unit: what a value of 1 stands for; empty for an info metric.
+        meaning: what is counted or measured.
+        labels: labels that queries may use, besides ``job`` and ``instance``.
+        since: first release known to have the metric; empty if not known.
+        lazy: whether the series is missing until it is first counted. If so, a missing series means
             zero as long as its server is up.
     """
 

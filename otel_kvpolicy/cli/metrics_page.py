@@ -14,8 +14,8 @@ class Page:
     """A parsed metrics page.
 
     Attributes:
-        totals: Sample name -> sum over its label sets.
-        labels: Sample name -> its last label set on the page.
+        totals: sample name -> sum over its label sets.
+        labels: sample name -> its last label set on the page.
     """
 
     totals: dict[str, float]
@@ -26,7 +26,7 @@ class Page:
         """Parse the text format.
 
         Raises:
-            ValueError: The text is not in that format.
+            ValueError: the text is not in that format.
         """
         totals: dict[str, float] = {}
         labels: dict[str, dict[str, str]] = {}

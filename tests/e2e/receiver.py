@@ -27,9 +27,9 @@ class DecidedCall:
 
     Attributes:
         decision: ``store`` or ``skip``.
-        outcome: What became of the hint.
-        prompt_tokens: As the server counted them.
-        cached_tokens: Prompt tokens from any cache.
+        outcome: what became of the hint.
+        prompt_tokens: as the server counted them.
+        cached_tokens: prompt tokens from any cache.
     """
 
     decision: str
@@ -55,11 +55,11 @@ class Receiver:
     """An OTLP/HTTP endpoint for traces.
 
     Args:
-        port: Port on loopback; 0 picks a free one.
+        port: port on loopback; 0 picks a free one.
 
     Attributes:
-        url: For ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-        spans: What was exported, in that order.
+        url: for ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        spans: what was exported, in that order.
     """
 
     def __init__(self, port: int = 0) -> None:

@@ -9,25 +9,25 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor
 from otel_kvpolicy.hints.targets import Origin, RejectedOrigins
-from otel_kvpolicy.policy import REASONS
+from otel_kvpolicy.policy import REASONS, ThresholdsRule
 from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS, Instruments
 from tests.conftest import Telemetry
 
+RULE = ThresholdsRule()
+
 
 def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
     provider: MeterProvider = telemetry.meter_provider
     instruments = Instruments(provider.get_meter("otel_kvpolicy"))
-    policy = KVCacheLayeringPolicy()
-    decision = policy.decide(user_prompt="hi")
+    verdict = RULE.verdict(RULE.decide(user_prompt="hi"))
     for number in range(10_000):
         record = CallRecord(
-            decision,
+            verdict,
             True,
             "applied",
             "enforce",
-            policy,
             f"model-{number}",
             f"host-{number}",
             80,
@@ -45,7 +45,7 @@ def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
 
 
 class Talkative(KVCacheLayeringPolicy):
-    """A rule of the user's own that puts a number into the code of its reason, or gives none."""
+    """A custom rule that puts a number into its reason code, or gives no reason."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Talkative(KVCacheLayeringPolicy):
         return KVCacheDecision(cache_worthy=True, skip_save=False, reasons=reasons)
 
 
-def test_a_rule_whose_reasons_have_no_end(server: StandIn, telemetry: Telemetry) -> None:
+def test_reason_codes_of_a_custom_rule_are_bounded(server: StandIn, telemetry: Telemetry) -> None:
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(
         tracer_provider=telemetry.tracer_provider,
@@ -83,14 +83,14 @@ def test_a_rule_whose_reasons_have_no_end(server: StandIn, telemetry: Telemetry)
     assert telemetry.total("kvpolicy.errors") == 0
 
 
-def test_the_reasons_of_our_own_rules_are_always_told(telemetry: Telemetry) -> None:
+def test_the_reason_codes_of_this_package_are_always_kept(telemetry: Telemetry) -> None:
     instruments = Instruments(telemetry.meter_provider.get_meter("otel_kvpolicy"))
-    policy = KVCacheLayeringPolicy()
     own = sorted(REASONS)
     for reason in [*map(str, range(1000)), *own]:
         decision = KVCacheDecision(cache_worthy=True, skip_save=False, reasons=[reason])
         instruments.decided(
-            CallRecord(decision, False, "applied", "enforce", policy, "m", "h", 80, None), 1e-6
+            CallRecord(RULE.verdict(decision), False, "applied", "enforce", "m", "h", 80, None),
+            1e-6,
         )
     told = {
         attributes["kvpolicy.reason"] for attributes, _ in telemetry.points("kvpolicy.decisions")
@@ -101,11 +101,9 @@ def test_the_reasons_of_our_own_rules_are_always_told(telemetry: Telemetry) -> N
 
 def test_a_long_name_is_cut(telemetry: Telemetry) -> None:
     instruments = Instruments(telemetry.meter_provider.get_meter("otel_kvpolicy"))
-    policy = KVCacheLayeringPolicy()
+    verdict = RULE.verdict(RULE.decide())
     instruments.decided(
-        CallRecord(
-            policy.decide(), True, "applied", "enforce", policy, "m" * 10_000, "h", 80, None
-        ),
+        CallRecord(verdict, True, "applied", "enforce", "m" * 10_000, "h", 80, None),
         1e-6,
     )
     [(attributes, _)] = telemetry.points("kvpolicy.decisions")

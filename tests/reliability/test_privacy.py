@@ -105,7 +105,7 @@ def test_a_fault_of_ours_does_not_quote_the_call(
     def quoting(text: Any, *_: Any, **__: Any) -> Any:
         raise RuntimeError(CANARY)
 
-    monkeypatch.setattr("otel_kvpolicy.policy.thresholds.KVCacheLayeringPolicy.judge", quoting)
+    monkeypatch.setattr("otel_kvpolicy.policy.thresholds.ThresholdsRule.judge", quoting)
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         call(client, stream=False, broken=False)
     assert instrumented.total("kvpolicy.errors") == 1

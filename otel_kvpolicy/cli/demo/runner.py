@@ -39,10 +39,10 @@ class Sizes:
     """How large the stand-in's caches are; the same on both sides.
 
     Attributes:
-        mode: How vLLM reaches LMCache.
+        mode: how vLLM reaches LMCache.
         l1_mib: LMCache's memory tier, in MiB.
         l2_mib: LMCache's backend, in MiB; 0 for none.
-        gpu_tokens: Tokens that vLLM's own prefix cache holds.
+        gpu_tokens: tokens that vLLM's own prefix cache holds.
     """
 
     mode: Mode
@@ -56,16 +56,16 @@ class Caches:
     """What the servers' metrics pages say after the run. None if the page does not say.
 
     Attributes:
-        prompt: Prompt tokens.
-        from_gpu: Prompt tokens from vLLM's own prefix cache.
-        from_lmcache: Prompt tokens loaded from LMCache because vLLM did not have them.
-        requested: Tokens looked up in LMCache, whole chunks only.
-        hit: Looked-up tokens that were found.
-        hit_l1: Found tokens that L1 served.
-        hit_l2: Found tokens that L2 added.
-        chunks_written: Chunks that calls stored.
-        l1_evicted: Chunks evicted from L1.
-        l2_evicted: Chunks evicted from L2.
+        prompt: prompt tokens.
+        from_gpu: prompt tokens from vLLM's own prefix cache.
+        from_lmcache: prompt tokens loaded from LMCache because vLLM did not have them.
+        requested: tokens looked up in LMCache, whole chunks only.
+        hit: looked-up tokens that were found.
+        hit_l1: found tokens that L1 served.
+        hit_l2: found tokens that L2 added.
+        chunks_written: chunks that calls stored.
+        l1_evicted: chunks evicted from L1.
+        l2_evicted: chunks evicted from L2.
     """
 
     prompt: int
@@ -85,10 +85,10 @@ class Side:
     """One side of the comparison.
 
     Attributes:
-        calls: The decisions in the application's decision log, oldest first.
-        sent: Number of calls the application made.
-        caches: What the servers counted.
-        seconds: How long the side took.
+        calls: the decisions in the application's decision log, oldest first.
+        sent: number of calls the application made.
+        caches: what the servers counted.
+        seconds: how long the side took.
     """
 
     calls: list[RecordedSpan]
@@ -108,11 +108,11 @@ def run_side(
     """Send the workload to a fresh stand-in.
 
     Args:
-        conversations: The workload.
-        order: Its calls, in the order in which they are sent.
-        sizes: Sizes of the stand-in's caches.
+        conversations: the workload.
+        order: its calls, in the order in which they are sent.
+        sizes: sizes of the stand-in's caches.
         layering: ``KV_CACHE_LAYERING`` of the application; False stores everything.
-        advance: Called after each call.
+        advance: called after each call.
 
     Raises:
         DemoError: ``opentelemetry-instrument`` is missing, or the application failed.

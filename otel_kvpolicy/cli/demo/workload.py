@@ -26,8 +26,8 @@ class InputError(ValueError):
     """A file of conversations cannot be used. The text says where and why, in one line.
 
     Attributes:
-        problem: What is wrong, as a code.
-        line: Number of the line that is wrong; None if it is not one line's fault.
+        problem: what is wrong, as a code.
+        line: number of the line that is wrong; None if it is not one line's fault.
     """
 
     def __init__(self, text: str, problem: InputProblem, line: int | None = None) -> None:
@@ -42,8 +42,8 @@ class Conversation:
 
     Attributes:
         messages: OpenAI chat messages.
-        tools: Tool definitions sent with every call.
-        stream: Whether the calls are streamed.
+        tools: tool definitions sent with every call.
+        stream: whether the calls are streamed.
     """
 
     messages: list[dict[str, Any]]
@@ -94,7 +94,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     and may have ``tools``.
 
     Raises:
-        InputError: The file cannot be read, a line is not a conversation, or there is no call.
+        InputError: the file cannot be read, a line is not a conversation, or there is no call.
     """
     try:
         with _open(path) as file:

@@ -122,8 +122,8 @@ def _works(exam: Examination, outcomes: Mapping[str, str], keys: str) -> Note:
     ]
     start = "The hint works on this server" if _failed_checks(exam) else "Nothing: it works"
     text = (
-        f"{start}. LMCache reads {' and '.join(working) or keys}, so it does not store prompts that "
-        f"are sent with KV_CACHE_HINT_KEYS={keys}."
+        f"{start}. LMCache reads {' and '.join(working) or keys}, so it does not store prompts "
+        f"that are sent with KV_CACHE_HINT_KEYS={keys}."
     )
     return Note("hint_works", text, {"hint_keys": keys, "working_keys": working})
 

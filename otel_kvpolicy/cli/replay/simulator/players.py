@@ -79,7 +79,7 @@ class _AdaptivePlayer:
         clients: number of client processes. Calls go to them in turn, and each has a rule of its
             own that sees only its calls.
         partial: store the part of a skipped call that an earlier call had too.
-        floor: the rule's setting of that name.
+        floor: lowest theta; classes that come back less often are always skipped.
     """
 
     def __init__(self, trace: Trace, *, clients: int, partial: bool, floor: float) -> None:
