@@ -214,12 +214,14 @@ def _by_thresholds(
     body: Mapping[Any, Any],
     context: CallContext,
 ) -> Verdict:
-    if policy is None or type(policy).decide is KVCacheLayeringPolicy.decide:
+    if policy is None:
         return thresholds.verdict(thresholds.judge(text, context.role))
-    # A subclass with a rule of its own is asked through its public method.
-    decision = policy.decide(
-        **decide_arguments(body), rag_context=context.rag_context, role=context.role
-    )
+    if type(policy).decide is KVCacheLayeringPolicy.decide:
+        decision = policy.judge(text, context.role)
+    else:  # a subclass with a rule of its own is asked through its public method
+        decision = policy.decide(
+            **decide_arguments(body), rag_context=context.rag_context, role=context.role
+        )
     return thresholds.verdict(decision)._replace(rule=policy.rule)
 
 
