@@ -7,7 +7,8 @@ from typing import Any
 
 from . import settings
 from .policy import CallText, KVCacheDecision, ThresholdsRule
-from .policy.thresholds import SETTINGS, check
+from .policy.counting import content_chars, history_text, json_chars
+from .policy.thresholds import DISABLED, SETTINGS, check
 
 
 class KVCacheLayeringPolicy:
@@ -87,14 +88,19 @@ class KVCacheLayeringPolicy:
             role: kind of caller, such as ``"planner"``. Reuse-heavy roles tip a borderline call.
             tools: tool definitions (OpenAI's ``tools``), which count toward the prefix.
         """
-        return self.in_force.decide(
-            system_prompt=system_prompt,
-            user_prompt=user_prompt,
-            message_history=message_history,
-            rag_context=rag_context,
-            role=role,
-            tools=tools,
+        rule = self.in_force
+        if not rule.enabled:
+            return DISABLED
+        history_chars, turns = history_text(message_history)
+        text = CallText(
+            prefix_chars=content_chars(system_prompt),
+            tool_chars=json_chars(tools) if tools else 0,
+            history_chars=history_chars,
+            rag_chars=content_chars(rag_context),
+            user_chars=content_chars(user_prompt),
+            history_turns=turns,
         )
+        return rule.judge(text, role)
 
     def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
         """Decide a call whose parts are counted already.

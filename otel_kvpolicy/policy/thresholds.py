@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any, Final, Literal, NamedTuple
 
-from .counting import content_chars, history_text, json_chars
 from .decision import KVCacheDecision, RuleAttribute, Verdict
 from .signals import CallText, estimate
 
@@ -229,40 +228,6 @@ class ThresholdsRule:
             f"thresholds.{each.key}": self.thresholds[each.setting] for each, _ in in_force
         }
         self._recorded[CHARS_PER_TOKEN] = self.chars_per_token
-
-    def decide(
-        self,
-        *,
-        system_prompt: Any = None,
-        user_prompt: Any = None,
-        message_history: Any = None,
-        rag_context: Any = None,
-        role: str | None = None,
-        tools: Any = None,
-    ) -> KVCacheDecision:
-        """Decide a call that is given by its parts. Never raises: unreadable parts count nothing.
-
-        Args:
-            system_prompt: stable head of the prompt: a string or several.
-            user_prompt: what is new in this call: a string, or a list of content parts.
-            message_history: earlier messages: OpenAI mappings, pydantic-ai messages, or objects
-                with ``.parts[].content``.
-            rag_context: retrieved block: a string or several.
-            role: kind of caller, such as ``"planner"``; see :data:`REUSE_HEAVY_ROLES`.
-            tools: tool definitions (OpenAI's ``tools``), which count toward the prefix.
-        """
-        if not self.enabled:
-            return DISABLED
-        history_chars, turns = history_text(message_history)
-        text = CallText(
-            prefix_chars=content_chars(system_prompt),
-            tool_chars=json_chars(tools) if tools else 0,
-            history_chars=history_chars,
-            rag_chars=content_chars(rag_context),
-            user_chars=content_chars(user_prompt),
-            history_turns=turns,
-        )
-        return self.judge(text, role)
 
     def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
         """Decide a call whose parts are counted already.

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor
 from otel_kvpolicy.hints.targets import Origin, RejectedOrigins
-from otel_kvpolicy.policy import REASONS, ThresholdsRule
+from otel_kvpolicy.policy import REASONS, CallText, ThresholdsRule
 from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS, Instruments
@@ -21,7 +21,7 @@ RULE = ThresholdsRule()
 def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
     provider: MeterProvider = telemetry.meter_provider
     instruments = Instruments(provider.get_meter("otel_kvpolicy"))
-    verdict = RULE.verdict(RULE.decide(user_prompt="hi"))
+    verdict = RULE.verdict(RULE.judge(CallText(user_chars=2)))
     for number in range(10_000):
         record = CallRecord(
             verdict,
@@ -101,7 +101,7 @@ def test_the_reason_codes_of_this_package_are_always_kept(telemetry: Telemetry) 
 
 def test_a_long_name_is_cut(telemetry: Telemetry) -> None:
     instruments = Instruments(telemetry.meter_provider.get_meter("otel_kvpolicy"))
-    verdict = RULE.verdict(RULE.decide())
+    verdict = RULE.verdict(RULE.judge(CallText()))
     instruments.decided(
         CallRecord(verdict, True, "applied", "enforce", "m" * 10_000, "h", 80, None),
         1e-6,
