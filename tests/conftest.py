@@ -31,7 +31,7 @@ def pytest_terminal_summary(
     lines = [f"{count:5} skipped  {reason}" for reason, count in sorted(reasons.items())]
     expression = config.getoption("markexpr")
     if expression:
-        lines.append(f"Not selected: all but '{expression}'. Run everything with: make test-all")
+        lines.append(f'Selected only: -m "{expression}". Run everything with: make test-all')
     if lines:
         terminalreporter.section("not run")
         terminalreporter.write_line("\n".join(lines))
