@@ -1,4 +1,6 @@
-"""Facts about a call that its request body lacks (role, agent, RAG block), carried in the OpenTelemetry context.
+"""Facts about a call that its request body lacks, carried in the OpenTelemetry context.
+
+These are the role, the agent and the RAG block.
 
 The OpenTelemetry context follows asyncio tasks. It follows threads if
 opentelemetry-instrumentation-threading is installed.
@@ -22,7 +24,7 @@ class CallContext(NamedTuple):
     Attributes:
         role: kind of caller.
         agent_name: name of the agent.
-        rag_context: retrieved block in the prompt.
+        rag_context: retrieved block that the prompt contains.
         agent_span: span of the agent's run.
     """
 
@@ -51,8 +53,8 @@ def kv_context(
         role: kind of caller, such as ``"planner"``. Reuse-heavy roles tip a borderline call toward
             storing.
         agent_name: recorded as ``gen_ai.agent.name``.
-        rag_context: retrieved block that stands in the prompt, a string or several, so that it is
-            counted apart from the question.
+        rag_context: retrieved block that the prompt contains: a string, or a list of strings. It is
+            then counted separately from the question.
     """
     outer = call_context()
     inner = outer._replace(

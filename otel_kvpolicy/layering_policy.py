@@ -12,11 +12,11 @@ from .policy.thresholds import DISABLED, SETTINGS, check
 
 
 class KVCacheLayeringPolicy:
-    """Store a call if any signal says that its prefix will be asked for again.
+    """The thresholds rule: store a call if any signal suggests that its prefix will be reused.
 
-    Every argument that is not given, or is None, follows its setting and is read again for each
-    decision. An argument that is given stays as it is. Subclass this class and override
-    :meth:`decide` to bring a rule of your own; set ``rule`` to its name.
+    An argument that is not given, or is None, follows its setting, which is read again for each
+    decision. An argument that is given stays fixed. To use your own rule, subclass this class,
+    override :meth:`decide` and set ``rule`` to the name of the rule.
 
     Args:
         enabled: False makes every decision inert (``KV_CACHE_LAYERING``).
@@ -53,7 +53,7 @@ class KVCacheLayeringPolicy:
 
     @property
     def in_force(self) -> ThresholdsRule:
-        """The rule with the explicit arguments and, for the others, the settings as they are now."""
+        """The rule with the explicit arguments, and with the current settings for the others."""
         now = settings.current()
         if not self._explicit and not self._thresholds:
             return now.policy
@@ -77,7 +77,7 @@ class KVCacheLayeringPolicy:
         role: str | None = None,
         tools: Any = None,
     ) -> KVCacheDecision:
-        """Decide a call that is given by its parts. Never raises: unreadable parts count nothing.
+        """Decide a call from its parts. Never raises: unreadable parts count as 0.
 
         Args:
             system_prompt: stable head of the prompt: a string or several.
@@ -103,7 +103,7 @@ class KVCacheLayeringPolicy:
         return rule.judge(text, role)
 
     def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
-        """Decide a call whose parts are counted already.
+        """Decide a call whose parts have been counted.
 
         Args:
             text: characters and turns of the call.
@@ -132,7 +132,7 @@ class KVCacheLayeringPolicy:
         return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
 
-# help() and editors show the thresholds by name, and the table stays the one place that lists them.
+# Shows the thresholds by name in help() and editors. The table stays the one place that lists them.
 KVCacheLayeringPolicy.__signature__ = Signature(  # type: ignore[attr-defined]
     [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None)

@@ -1,7 +1,7 @@
 """The one path from a request body to a decision, for live calls and for ``explain --request``.
 
-count the body -> the active rule (and the other one as a shadow) -> who decides in the end -> what
-is sent.
+The steps: count the body, apply the active rule (and the other rule as a shadow), work out the
+outcome, and build the hint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNKNOWN_DESTINATION: Final = Destination()
 
 
 class Feedback(NamedTuple):
-    """Reports back to the adaptive rule what happened to a call that it has seen."""
+    """Tells the adaptive rule what happened to a call that it has seen."""
 
     rule: AdaptiveRule
     call: AdaptiveCall
@@ -52,7 +52,7 @@ class Feedback(NamedTuple):
         """Report whether the call was to be stored. Call this once its prompt was processed.
 
         A server that got no hint stores by its own rules. Nothing is reported if the caller let the
-        server store a part, or if the server rejects the hint: its cache is not the one we steer.
+        server store a part, or if the server rejects the hint: its cache does not follow the hint.
         """
         if record.outcome == "rejected" or (self.caller_caps and not record.skip):
             return
@@ -73,7 +73,7 @@ class DecidedCall(NamedTuple):
     Attributes:
         record: what is recorded about the call.
         params: new value of the dialect's field; None leaves the body as it is.
-        feedback: for the adaptive rule, if it has seen the call and the server's cache is ours.
+        feedback: for the adaptive rule, if it has seen the call and the server may get the hint.
         fault: what went wrong while the hint was built, if the outcome is ``error``.
     """
 
@@ -97,8 +97,8 @@ def decide_call(
     """Decide a call and work out what is sent to the server.
 
     Args:
-        text: what was counted of ``body``.
-        body: the request as it would go out without us.
+        text: the counts of ``body``.
+        body: the request as it would go out without this package.
         context: what the caller said about its calls.
         settings: settings in force.
         policy: rule passed to the instrumentor, which then decides; None for the rule that the
@@ -159,11 +159,11 @@ def _outcome(
 
 
 class _Ruling(NamedTuple):
-    """What the rules say.
+    """What the rules decided.
 
     Attributes:
-        verdict: of the active rule.
-        shadow: of the other rule, if ``KV_CACHE_SHADOW`` is on.
+        verdict: that of the active rule.
+        shadow: that of the other rule, if ``KV_CACHE_SHADOW`` is on.
         keep_tokens: leading tokens of a skipped call that should be stored anyway.
         seen: the call as the adaptive rule remembers it.
     """

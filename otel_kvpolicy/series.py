@@ -36,8 +36,8 @@ class Series:
         meaning: what is counted or measured.
         labels: labels that queries may use, besides ``job`` and ``instance``.
         since: first release known to have the metric; empty if not known.
-        lazy: whether the series is missing until it is first counted. If so, a missing series means
-            zero as long as its server is up.
+        lazy: True if the series does not exist before its first event. A missing series then means
+            zero, as long as its server is up.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Every setting with its default, read live: code over environment over an optional TOML file.
 
-Reading costs about a microsecond while nothing changes, so each call reads the settings again and a
-running process can be steered.
+Reading takes about a microsecond while nothing changes, so each call reads the settings again, and
+they can be changed while the process runs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _at_least_one(value: float) -> float:
 if TYPE_CHECKING:
     _ThresholdSettings = BaseModel
 else:
-    # One field for each entry of the thresholds table, so that adding an entry is all it takes.
+    # One field for each entry of the thresholds table, so that a new entry needs no change here.
     _ThresholdSettings = create_model(
         "_ThresholdSettings",
         **{
@@ -87,9 +87,9 @@ else:
 class Settings(_ThresholdSettings):
     """The settings in force. Field ``x`` is set by ``KV_CACHE_X``; :func:`env_name` spells it.
 
-    The fields of the thresholds come from :data:`~otel_kvpolicy.policy.thresholds.THRESHOLDS`. Every
-    field is documented by its ``Field`` description, from which the table in the documentation is
-    generated.
+    The fields of the thresholds come from :data:`~otel_kvpolicy.policy.thresholds.THRESHOLDS`.
+    Every field is documented by its ``Field`` description. The table in the documentation is
+    generated from these descriptions.
     """
 
     model_config = ConfigDict(
@@ -146,8 +146,8 @@ class Settings(_ThresholdSettings):
     redis_url: str | None = Field(
         default=None,
         repr=False,  # may hold a password
-        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a fleet "
-        "share what the adaptive rule learns; needs the extra `redis`",
+        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a "
+        "fleet share what the adaptive rule learns; needs the extra `redis`",
     )
     decision_log: str | None = Field(
         default=None,
@@ -156,7 +156,8 @@ class Settings(_ThresholdSettings):
     )
     decision_log_bytes: Annotated[int, Field(ge=1)] = Field(
         default=64 << 20,
-        description="size in bytes at which the decision log is rotated; three older files are kept",
+        description="size in bytes at which the decision log is rotated; three older files are "
+        "kept",
     )
 
     @property
@@ -188,9 +189,9 @@ def shown(field: str, value: Any) -> str:
 
 
 def unreadable(field: str, value: Any, why: str) -> str:
-    """Return a message that ``value`` cannot be used, and why.
+    """Return a message that says that ``value`` cannot be used, and why.
 
-    Neither is quoted if the value may hold a password, as a URL may.
+    Neither is quoted if the value may hold a password, such as a URL.
     """
     if not Settings.model_fields[field].repr or "@" in f"{value!r}":
         return (
@@ -306,7 +307,7 @@ class _Live:
 def _resolve(layers: list[dict[str, Any]], warnings: _Warnings) -> Settings:
     """Merge the layers, strongest first.
 
-    A value that cannot be read is replaced by that of the next layer, and in the end by the default.
+    A value that cannot be read is replaced by that of the next layer, or finally by the default.
     """
     layers = [dict(layer) for layer in layers]
     problems: list[tuple[str, Any, str]] = []
@@ -329,7 +330,7 @@ def _resolve(layers: list[dict[str, Any]], warnings: _Warnings) -> Settings:
 
 
 def _warn_of_replaced(values: dict[str, Any], settings: Settings, warnings: _Warnings) -> None:
-    """Warn of values that can be read but are replaced, as the original policy replaces them."""
+    """Warn of readable values that are replaced, in the same way as the original policy does."""
     switch, ratio = values.get("layering"), values.get("chars_per_token")
     if isinstance(switch, str) and switch.strip().lower() not in _TRUE | _FALSE:
         name = env_name("layering")

@@ -1,4 +1,4 @@
-"""What the rest of the package needs to know about a server's way of being told what to store."""
+"""The protocol of a dialect: how one kind of server is told what to store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dialect(Protocol):
         """Return the new value of the field: what the caller put there, with ``params`` added."""
 
     def is_callers(self, given: Any) -> bool:
-        """Return True if the caller's value of the field decides the call already."""
+        """Return True if the caller's value of the field already decides the call."""
 
     def caller_skips(self, given: Any) -> bool:
         """Return True if the caller's value of the field keeps the call from being stored."""

@@ -2,15 +2,16 @@
 
 Usage::
 
-    opentelemetry-instrument python app.py     # no line of code
+    opentelemetry-instrument python app.py     # no code change
 
     from otel_kvpolicy import KVPolicyInstrumentor
 
-    KVPolicyInstrumentor().instrument()        # or in code
+    KVPolicyInstrumentor().instrument()        # from code
 
-Every chat call of the openai client (and of what uses it, such as pydantic-ai) is then decided once,
-carries its hint if the server may be sent one, and has its decision on the chat span and in the
-metrics. Settings are read from the environment for each call: see :mod:`otel_kvpolicy.settings`.
+Every chat call of the openai client, and of libraries that use it such as pydantic-ai, is then
+decided once. It carries the hint if the server may get it, and its decision is recorded on the chat
+span and in the metrics. Settings are read from the environment for each call: see
+:mod:`otel_kvpolicy.settings`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One chat call on its way: recorded when its outcome is known, ended when its answer is read."""
+"""One chat call in flight: counted when its outcome is known, ended when its answer is read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _log = logging.getLogger("otel_kvpolicy")
 
 
 class ChatCall:
-    """A decided call on its way.
+    """A decided call in flight.
 
-    Use it as a context manager around the request: it makes a span of this package the current one,
-    so that the HTTP span becomes its child, and it records an exception of the request.
+    Use it as a context manager around the request: if this package started the span, the span
+    becomes the current one, so that the HTTP span is its child. An exception of the request is
+    recorded.
 
     Attributes:
         span: the chat span, of this package or of another instrumentation.
@@ -166,7 +167,7 @@ class ChatCall:
             spans.record_answer(self.span, answer, ours=False)
 
     def _settle(self) -> None:
-        """Tell the adaptive rule that the prompt was processed, which only a first chunk proves."""
+        """Tell the adaptive rule that the prompt was processed: the first chunk proves it."""
         if self._feedback is not None:
             try:
                 self._feedback.settle(self._record)
@@ -200,8 +201,8 @@ class ChatCall:
             if self._feedback is not None and self._answer is not None:
                 self._feedback.observe(self._answer)
             self._write_log(error)
-        except Exception as ours:  # noqa: BLE001 - the caller has its answer already
-            self.report("answer", ours)
+        except Exception as fault:  # noqa: BLE001 - the caller has its answer already
+            self.report("answer", fault)
         finally:
             self._end_span()
 

@@ -48,7 +48,7 @@ class Runtime:
     Attributes:
         errors: counts and logs internal errors.
         rejected: servers that rejected the hint.
-        adaptive: the adaptive rule, which is made when it is first needed.
+        adaptive: the adaptive rule, which is created on first use.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Runtime:
             request: the request about to be sent.
 
         Returns:
-            The call on its way. None if the request is not a chat call, or if an internal error
+            The call in flight. None if the request is not a chat call, or if an internal error
             occurred; in both cases it goes out untouched.
         """
         reader = reader_of(request.path) if request.path else None
@@ -113,7 +113,7 @@ class Runtime:
             seconds = time.perf_counter() - started
             record = self._fold(decided, request)
             if record.outcome == "caller":
-                self._check(body.get(self.dialect.field), origin)
+                self._warn_if_malformed(body.get(self.dialect.field), origin)
             seam = "span"
             span = spans.current_chat_span()
             call = ChatCall(
@@ -148,7 +148,7 @@ class Runtime:
         self.errors.report("hint", fault)
         return decided.record._replace(outcome="error", keep_tokens=0)
 
-    def _check(self, given: Any, origin: Origin) -> None:
+    def _warn_if_malformed(self, given: Any, origin: Origin) -> None:
         """Warn once for each server if the caller's own hint can crash it."""
         problem = self.dialect.malformed(given)
         if (

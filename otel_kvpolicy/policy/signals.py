@@ -43,7 +43,7 @@ is the sum of prefix, history, RAG and user tokens."""
 
 
 def estimate(text: CallText, chars_per_token: float) -> dict[str, int]:
-    """Return the signals of a call: ``floor(chars / chars_per_token)`` for each part, and the turns.
+    """Return the signals of a call. The tokens of a part are ``floor(chars / chars_per_token)``.
 
     Args:
         text: characters and turns of the call.

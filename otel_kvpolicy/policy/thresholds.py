@@ -121,7 +121,7 @@ THRESHOLDS: Final = (
 """Every comparison the rule makes, in the order of the reasons in a decision."""
 
 SETTINGS: Final[Mapping[str, Threshold]] = {
-    each.setting: each for each in THRESHOLDS if each.meaning
+    threshold.setting: threshold for threshold in THRESHOLDS if threshold.meaning
 }
 """The threshold that documents each setting, by the settings field."""
 
@@ -133,7 +133,7 @@ POLICY_DISABLED: Final = "policy_disabled"
 
 REASONS: Final[dict[str, str]] = {
     **{each.reason: each.because for each in THRESHOLDS},
-    REUSE_HEAVY_ROLE: "its role calls again and again, and the prompt is at least half the "
+    REUSE_HEAVY_ROLE: "its role makes many similar calls, and the prompt is at least half the "
     "context threshold",
     ONE_OFF_SHORT_PROMPT: "no signal reached its threshold",
     POLICY_DISABLED: "nothing is decided",
@@ -159,11 +159,11 @@ ATTRIBUTES: Final = (
 REUSE_HEAVY_ROLES: Final = frozenset(
     {"chat", "orchestrator", "planner", "router", "assistant", "conversation"}
 )
-"""Roles whose prompts come back. They tip a borderline call, and never rescue a clear one-off."""
+"""Roles whose prompts come back. They tip a borderline call, but never rescue a clear one-off."""
 
 TOOL_AGENT_ROLE: Final = "tool_agent"
-"""Role of an agent with tools that names no other role: its next step starts with this prompt. As
-weak a prior as any other role."""
+"""Role of an agent with tools that names no other role, because its next step starts with this
+prompt. It counts no more than any other role."""
 
 _TIPPING_ROLES: Final = REUSE_HEAVY_ROLES | {TOOL_AGENT_ROLE}
 
@@ -216,7 +216,7 @@ class ThresholdsRule:
             for each in THRESHOLDS
             if (limit := self.thresholds[each.setting]) is not None
         ]
-        # Plain tuples, worked out once: a decision takes 4 microseconds and compares each of them.
+        # Plain tuples, prepared once: a decision compares each of them and takes 4 microseconds.
         self._comparisons = [
             (each.signal, limit, f"{each.reason}(", _closing(each, limit), each.bonus)
             for each, limit in in_force
@@ -230,7 +230,7 @@ class ThresholdsRule:
         self._recorded[CHARS_PER_TOKEN] = self.chars_per_token
 
     def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
-        """Decide a call whose parts are counted already.
+        """Decide a call whose parts have been counted.
 
         Args:
             text: characters and turns of the call.

@@ -15,10 +15,10 @@ from ..requests import Answer
 from . import names
 
 MAX_CALLERS: Final = 1000
-"""Distinct (model, server, agent) on metric points. Further ones are counted as ``_OTHER``."""
+"""Distinct (model, server, agent) on metric points. Further ones count as ``_OTHER``."""
 
 MAX_REASONS: Final = 32
-"""Distinct reason codes of custom rules on metric points. Further ones are counted as ``_OTHER``."""
+"""Distinct reason codes of custom rules on metric points. Further ones count as ``_OTHER``."""
 
 _MAX_LABEL: Final = 200  # characters; model names are shorter
 

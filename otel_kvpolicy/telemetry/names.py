@@ -87,7 +87,7 @@ SKIP_SAVE: Final = _attribute(
 CACHE_WORTHY: Final = _attribute(
     "kvpolicy.cache_worthy",
     "boolean",
-    "what the rule says about the call, even if the caller decided otherwise",
+    "what the rule decided for the call, even if the caller decided otherwise",
 )
 SCORE: Final = _attribute(
     "kvpolicy.score",
@@ -167,8 +167,8 @@ CACHED_VLLM_TOKENS: Final = _attribute(
 CACHED_LMCACHE_TOKENS: Final = _attribute(
     "kvpolicy.cached.lmcache_tokens",
     "int",
-    "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had, including those that "
-    "vLLM had too",
+    "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had, including those "
+    "that vLLM had too",
     always=False,
 )
 AGENT_CALLS: Final = _attribute(
@@ -259,7 +259,8 @@ CACHED_TOKENS: Final = Metric(
     "counter",
     "{token}",
     "kvpolicy_cached_tokens_total",
-    "Prompt tokens that came from a cache, as the server reports them (usage.prompt_tokens_details.cached_tokens).",
+    "Prompt tokens that came from a cache, as the server reports them "
+    "(usage.prompt_tokens_details.cached_tokens).",
     (*_CALL, CACHE_SOURCE),
 )
 SCORE_METRIC: Final = Metric(

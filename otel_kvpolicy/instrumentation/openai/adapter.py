@@ -1,4 +1,7 @@
-"""Adapts a request of the openai client to :class:`~otel_kvpolicy.instrumentation.wire_request.WireRequest`."""
+"""The adapter of the openai client: its requests as the core sees them.
+
+The protocol is :class:`~otel_kvpolicy.instrumentation.wire_request.WireRequest`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _MAX_ORIGINS: Final = 256
 _origins: Final[dict[int, tuple[Any, Origin]]] = {}
-"""Origins by the identity of the client's base URL, which is one object for all its calls. Working
-out an origin takes longer than a decision."""
+"""Origins by the ``id`` of the client's base URL object, which all calls of a client share. They
+are cached because computing an origin takes longer than a decision."""
 
 
 class OpenAIRequest:
