@@ -51,6 +51,11 @@ def no_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
 
 
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    """Return the attributes of a span."""
+    return dict(span.attributes or {})
+
+
 class Telemetry:
     """The spans and metrics that an instrumented process exported."""
 
@@ -66,7 +71,10 @@ class Telemetry:
         assert finalizers.flush(20)
         finished = self.exporter.get_finished_spans()
         return [
-            span for span in finished if scope is None or span.instrumentation_scope.name == scope
+            span
+            for span in finished
+            if scope is None
+            or (span.instrumentation_scope is not None and span.instrumentation_scope.name == scope)
         ]
 
     @property
@@ -105,7 +113,7 @@ class Telemetry:
 
     def total(self, name: str) -> float:
         """Return the sum over a counter's points."""
-        return sum(value for _, value in self.points(name))
+        return sum((value for _, value in self.points(name)), 0.0)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a server that may be sent the hint can do with it: a redirect takes the body along, or does not, as HTTP says."""
+"""Redirects: the hint follows the request body, as HTTP prescribes for each status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.standin.loopback import LoopbackServer, address, listen
-from tests.conftest import Telemetry
+from tests.conftest import Telemetry, attributes
 
 CALL: dict[str, Any] = {
     "model": "stand-in",
@@ -27,14 +27,14 @@ SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
 
 @contextmanager
 def redirecting(url: str, status: int) -> Iterator[str]:
-    """A server on a host of its own that sends every call to ``url``."""
+    """Run a server under another host name that redirects every call to ``url``."""
 
-    async def away(request: Request) -> Response:
+    async def redirect(request: Request) -> Response:
         return RedirectResponse(f"{url}{request.url.path}", status)
 
     listener = listen("localhost", 0)
     server = LoopbackServer(
-        Starlette(routes=[Route("/{path:path}", away, methods=["GET", "POST"])]),
+        Starlette(routes=[Route("/{path:path}", redirect, methods=["GET", "POST"])]),
         [listener],
         "redirecting",
     )
@@ -57,14 +57,14 @@ def test_a_redirect_that_repeats_the_body_repeats_the_hint(
         assert client.chat.completions.create(**CALL).id
     assert server.last.body == {**CALL, "kv_transfer_params": SKIP}
     assert "authorization" not in server.last.headers, (
-        "the client keeps the key from the other host"
+        "the client sends the key to the first host only"
     )
     [span] = instrumented.decided
-    assert span.attributes["server.address"] == "localhost"
+    assert attributes(span)["server.address"] == "localhost"
     assert instrumented.total("kvpolicy.decisions") == 1
 
 
-def test_where_the_first_host_is_excluded_the_second_is_sent_nothing(
+def test_no_hint_is_sent_through_an_excluded_host(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "127.0.0.1")
@@ -77,7 +77,7 @@ def test_where_the_first_host_is_excluded_the_second_is_sent_nothing(
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_a_redirect_that_asks_anew_takes_nothing_along(
+def test_a_redirect_that_becomes_a_get_carries_no_hint(
     server: StandIn, instrumented: Telemetry, status: int
 ) -> None:
     with (
@@ -86,11 +86,13 @@ def test_a_redirect_that_asks_anew_takes_nothing_along(
         pytest.raises(APIStatusError) as raised,
     ):
         client.chat.completions.create(**CALL)
-    assert raised.value.status_code == 405, "a GET"
+    assert raised.value.status_code == 405, "the client sent a GET"
     assert not server.requests
 
 
-def test_a_vendor_behind_a_redirect_that_refuses_the_hint(instrumented: Telemetry) -> None:
+def test_a_vendor_behind_a_redirect_that_rejects_the_hint_is_not_sent_it_again(
+    instrumented: Telemetry,
+) -> None:
     with (
         StandIn(strict="openai") as vendor,
         redirecting(vendor.url, 307) as base_url,
@@ -103,13 +105,13 @@ def test_a_vendor_behind_a_redirect_that_refuses_the_hint(instrumented: Telemetr
             False,
             False,
         ]
-    assert [span.attributes["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
         "rejected",
         "rejected",
     ]
 
 
-def test_a_url_in_the_query_is_no_other_server(
+def test_a_url_in_the_query_does_not_change_the_target(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "elsewhere.example")
