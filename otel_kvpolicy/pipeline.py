@@ -218,7 +218,7 @@ def _by_thresholds(
         return thresholds.verdict(thresholds.judge(text, context.role))
     if type(policy).decide is KVCacheLayeringPolicy.decide:
         decision = policy.judge(text, context.role)
-    else:  # a subclass with a rule of its own is asked through its public method
+    else:  # a subclass with its own rule decides through its public method
         decision = policy.decide(
             **decide_arguments(body), rag_context=context.rag_context, role=context.role
         )
