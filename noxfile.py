@@ -6,11 +6,13 @@ other instrumentations beside this one.
 
 from __future__ import annotations
 
+import os
+
 import nox
 
 nox.options.default_venv_backend = "uv|venv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.error_on_missing_interpreters = False
+nox.options.error_on_missing_interpreters = bool(os.environ.get("CI"))
 nox.options.download_python = "never"
 
 CLIENT = (
