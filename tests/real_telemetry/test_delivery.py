@@ -149,9 +149,7 @@ def test_a_collector_without_memory_refuses_and_what_it_refused_comes_later(
     refusing = Collector("app", folder, no_memory, PROMETHEUS_ENDPOINT=prometheus.url)
     with prometheus, refusing, StandIn() as server, App(refusing.url) as app:
         seen = app.calls(server.base_url, *KINDS)
-        until(
-            lambda: refusing.total("receiver_refused_metric_points") > 0, "metrics are refused"
-        )
+        until(lambda: refusing.total("receiver_refused_metric_points") > 0, "metrics are refused")
         assert counted(prometheus) is None
         refusing.stop()
         refusing.configure(lambda config: config["processors"].update(memory_limiter=ENOUGH))
