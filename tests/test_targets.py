@@ -1,4 +1,4 @@
-"""Which servers may be sent the hint, and that no spelling of a URL tricks the answer."""
+"""Which servers may get the hint: no spelling of a URL gets around the patterns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def origin(url: str) -> Origin:
         "https://vllm.example.com\\@api.openai.com/v1",
     ],
 )
-def test_auto_spares_hosted_vendors(url: str) -> None:
+def test_auto_excludes_hosted_vendors(url: str) -> None:
     assert not Targets("auto").allow(origin(url))
     assert Targets("all").allow(origin(url))
 
@@ -51,11 +51,11 @@ def test_auto_spares_hosted_vendors(url: str) -> None:
         "https://my-vllm-123.elb.us-east-1.amazonaws.com/v1",
     ],
 )
-def test_auto_sends_to_all_others(url: str) -> None:
+def test_auto_allows_all_other_hosts(url: str) -> None:
     assert Targets("auto").allow(origin(url))
 
 
-def test_auto_spares_azure_clients_behind_any_host() -> None:
+def test_auto_excludes_azure_clients_at_any_host() -> None:
     assert not Targets("auto").allow(origin("https://gateway.example.com"), azure=True)
     assert Targets("all").allow(origin("https://gateway.example.com"), azure=True)
     assert Targets("gateway.example.com").allow(origin("https://gateway.example.com"), azure=True)
@@ -97,14 +97,14 @@ def test_auto_spares_azure_clients_behind_any_host() -> None:
         ("*:8000", "http://anything.example:80001/v1", False),
         ("[::1]", "http://[::1]:8000/v1", True),
         ("[::1]:8000", "http://[::1]:8001/v1", False),
-        ("[::1]", "http://[0:0:0:0:0:0:0:1]/v1", False),  # spelled otherwise: rather not sent
+        ("[::1]", "http://[0:0:0:0:0:0:0:1]/v1", False),  # another spelling: not sent, to be safe
         ("[::1]", "http://[::1%25eth0]/v1", False),
         ("127.0.0.1", "http://[::ffff:127.0.0.1]/v1", False),
         ("127.0.0.1", "http://127.0.0.1.evil.example/v1", False),
         ("10.0.0.7", "http://10x0.0.7/v1", False),
     ],
 )
-def test_patterns(patterns: str, url: str, allowed: bool) -> None:
+def test_patterns_match_whole_hosts_and_ports(patterns: str, url: str, allowed: bool) -> None:
     assert Targets(patterns).allow(origin(url)) is allowed
 
 
@@ -132,16 +132,16 @@ def test_patterns(patterns: str, url: str, allowed: bool) -> None:
         "gb10.local,all",
     ],
 )
-def test_what_is_no_pattern_is_refused(text: str) -> None:
+def test_an_invalid_pattern_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Targets(text)
 
 
-def test_every_vendor_has_its_evidence() -> None:
+def test_every_vendor_has_a_reason() -> None:
     assert all(evidence for evidence in HOSTED_VENDORS.values())
 
 
-def test_rejecting_origins_are_told_apart_and_bounded() -> None:
+def test_rejecting_origins_are_distinguished_and_bounded() -> None:
     rejected = RejectedOrigins(limit=2)
     first, *others = [origin(f"http://host-{number}") for number in range(3)]
     assert rejected.add(first)
@@ -153,6 +153,6 @@ def test_rejecting_origins_are_told_apart_and_bounded() -> None:
     assert all(other in rejected for other in others)
 
 
-def test_legacy_httpx_urls_read_alike() -> None:
+def test_origins_of_httpx_and_httpx2_urls_are_equal() -> None:
     httpx: Any = pytest.importorskip("httpx")
     assert Origin.of(httpx.URL("https://Bücher.lan/v1")) == origin("https://bücher.lan/v1")
