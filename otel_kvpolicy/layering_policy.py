@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, Literal
 
 from . import settings
 from .policy import CallText, KVCacheDecision, ThresholdsRule
+from .policy.calibration import AUTO
 from .policy.counting import content_chars, history_text, json_chars
 from .policy.thresholds import DISABLED, SETTINGS, check
 
@@ -22,15 +23,16 @@ class KVCacheLayeringPolicy:
         enabled: False makes every decision inert (``KV_CACHE_LAYERING``).
         chars_per_token: characters that count as one token (``KV_CACHE_CHARS_PER_TOKEN``). No
             tokenizer runs on the caller's path, so token counts are estimates. A number below 1
-            counts as 1.
+            counts as 1. ``"auto"`` learns them for each model and kind of text; :meth:`decide` and
+            :meth:`judge`, which do not know the model, then use 4.
         thresholds: ``min_prefix_tokens``, ``min_history_turns``, ``min_context_tokens``,
             ``min_tool_tokens``: tokens or turns at which a signal stores the call
             (``KV_CACHE_MIN_PREFIX_TOKENS`` and so on).
 
     Raises:
         TypeError: there is no such threshold.
-        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is not a
-            finite number.
+        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is neither
+            a finite number nor "auto".
     """
 
     rule = ThresholdsRule.rule
@@ -39,9 +41,11 @@ class KVCacheLayeringPolicy:
         self,
         *,
         enabled: bool | None = None,
-        chars_per_token: float | None = None,
+        chars_per_token: float | Literal["auto"] | None = None,
         **thresholds: int | None,
     ) -> None:
+        if chars_per_token == "auto":
+            chars_per_token = AUTO
         check(thresholds, chars_per_token)
         self._thresholds = {name: value for name, value in thresholds.items() if value is not None}
         self._explicit = {

@@ -17,10 +17,14 @@ from .layering_policy import KVCacheLayeringPolicy
 from .policy import CallText, KVCacheDecision, ThresholdsRule, Verdict
 from .policy.adaptive.boundaries import boundaries_of
 from .policy.adaptive.rule import AdaptiveCall, AdaptiveRule
+from .policy.calibration import Auto, Calibrated, Calibration
 from .policy.counting import content_chars
+from .policy.signals import total_chars
+from .policy.thresholds import CHARS_PER_TOKEN, SCRIPT
 from .record import CallRecord, Outcome
 from .requests import Answer
 from .requests.decide_arguments import decide_arguments
+from .requests.sample import is_all_text, script_of_request
 from .settings import Settings
 
 
@@ -74,6 +78,7 @@ class DecidedCall(NamedTuple):
         record: what is recorded about the call.
         params: new value of the dialect's field; None leaves the body as it is.
         feedback: for the adaptive rule, if it has seen the call and the server may get the hint.
+        calibrated: what the server's token count teaches, if the ratio is learned.
         fault: what went wrong while the hint was built, if the outcome is ``error``.
     """
 
@@ -81,6 +86,7 @@ class DecidedCall(NamedTuple):
     params: Any = None
     feedback: Feedback | None = None
     fault: Exception | None = None
+    calibrated: Calibrated | None = None
 
 
 def decide_call(
@@ -91,6 +97,7 @@ def decide_call(
     settings: Settings,
     policy: KVCacheLayeringPolicy | None = None,
     adaptive: AdaptiveRule | None = None,
+    calibration: Calibration | None = None,
     destination: Destination = UNKNOWN_DESTINATION,
     dialect: Dialect = LMCACHE,
 ) -> DecidedCall:
@@ -104,10 +111,29 @@ def decide_call(
         policy: rule passed to the instrumentor, which then decides; None for the rule that the
             settings name.
         adaptive: the adaptive rule, if it is active or shadowing.
+        calibration: characters per token that were learned, if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
         destination: where the call goes.
         dialect: how the server is told.
     """
-    ruling = _rule(text, body, context, policy=policy, settings=settings, adaptive=adaptive)
+    thresholds = settings.policy if policy is None else policy.in_force
+    calibrated = None
+    if (
+        calibration is not None
+        and isinstance(thresholds.chars_per_token, Auto)
+        and thresholds.enabled
+        and not _has_own_rule(policy)
+    ):
+        calibrated = _calibrate(text, body, calibration, destination)
+    ruling = _rule(
+        text,
+        body,
+        context,
+        thresholds=thresholds,
+        policy=policy,
+        settings=settings,
+        adaptive=adaptive,
+        calibrated=calibrated,
+    )
     decision = ruling.verdict.decision
     given = body.get(dialect.field)
     callers = dialect.is_callers(given)
@@ -141,7 +167,18 @@ def decide_call(
     feedback = None
     if adaptive is not None and ruling.seen is not None and destination.allowed:
         feedback = Feedback(adaptive, ruling.seen, dialect.caller_caps(given))
-    return DecidedCall(record, params, feedback, fault)
+    return DecidedCall(record, params, feedback, fault, calibrated)
+
+
+def _calibrate(
+    text: CallText, body: Mapping[Any, Any], calibration: Calibration, destination: Destination
+) -> Calibrated:
+    """Return the characters per token to decide a call with."""
+    model = body.get("model")
+    cache = destination.origin, model if isinstance(model, str) else ""
+    script = script_of_request(body, text)
+    chars = total_chars(text) if is_all_text(body, text) else 0
+    return Calibrated(cache, script, calibration.ratio(cache, script), chars)
 
 
 def _outcome(
@@ -179,31 +216,53 @@ def _rule(
     body: Mapping[Any, Any],
     context: CallContext,
     *,
+    thresholds: ThresholdsRule,
     policy: KVCacheLayeringPolicy | None,
     settings: Settings,
     adaptive: AdaptiveRule | None,
+    calibrated: Calibrated | None,
 ) -> _Ruling:
-    thresholds = settings.policy if policy is None else policy.in_force
     counted = text
     if context.rag_context is not None:
         text = _set_apart(text, content_chars(context.rag_context))
     if adaptive is None or not thresholds.enabled:
-        return _Ruling(_by_thresholds(thresholds, policy, text, body, context))
+        return _Ruling(
+            _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
+        )
     decision, seen = adaptive.decide(
         text,
         context.agent_name or context.role,
         boundaries_of(body, adaptive.key, counted),
         settled=False,
+        chars_per_token=calibrated.ratio if calibrated else None,
     )
+    verdict = _with_ratio(adaptive.verdict(decision, seen), calibrated)
     if policy is None and settings.rule == AdaptiveRule.rule:
         shadow = None
         if settings.shadow:
-            shadow = _by_thresholds(thresholds, policy, text, body, context)
-        keep = _keep_tokens(decision, seen, settings)
-        return _Ruling(adaptive.verdict(decision, seen), shadow, keep, seen)
-    shadow = adaptive.verdict(decision, seen) if settings.shadow else None
+            shadow = _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
+        keep = _keep_tokens(decision, seen, settings, calibrated)
+        return _Ruling(verdict, shadow, keep, seen)
     return _Ruling(
-        _by_thresholds(thresholds, policy, text, body, context), shadow=shadow, seen=seen
+        _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated),
+        shadow=verdict if settings.shadow else None,
+        seen=seen,
+    )
+
+
+def _with_ratio(verdict: Verdict, calibrated: Calibrated | None) -> Verdict:
+    """Record the ratio that was learned, instead of the one that the rule starts with."""
+    if calibrated is None:
+        return verdict
+    learned = {CHARS_PER_TOKEN: round(calibrated.ratio, 3), SCRIPT: calibrated.script}
+    return verdict._replace(attributes={**verdict.attributes, **learned})
+
+
+def _has_own_rule(policy: KVCacheLayeringPolicy | None) -> bool:
+    """Return True if a subclass overrides one of the methods that decide."""
+    return policy is not None and (
+        type(policy).decide is not KVCacheLayeringPolicy.decide
+        or type(policy).judge is not KVCacheLayeringPolicy.judge
     )
 
 
@@ -213,10 +272,15 @@ def _by_thresholds(
     text: CallText,
     body: Mapping[Any, Any],
     context: CallContext,
+    *,
+    calibrated: Calibrated | None,
 ) -> Verdict:
-    if policy is None:
-        return thresholds.verdict(thresholds.judge(text, context.role))
-    if type(policy).decide is KVCacheLayeringPolicy.decide:
+    if policy is None or not _has_own_rule(policy):
+        ratio = calibrated.ratio if calibrated else None
+        return _with_ratio(
+            thresholds.verdict(thresholds.judge(text, context.role, ratio)), calibrated
+        )
+    if type(policy).decide is KVCacheLayeringPolicy.decide:  # only judge is overridden
         decision = policy.judge(text, context.role)
     else:  # a subclass with its own rule decides through its public method
         decision = policy.decide(
@@ -225,10 +289,15 @@ def _by_thresholds(
     return thresholds.verdict(decision)._replace(rule=policy.rule)
 
 
-def _keep_tokens(decision: KVCacheDecision, call: AdaptiveCall, settings: Settings) -> int:
+def _keep_tokens(
+    decision: KVCacheDecision,
+    call: AdaptiveCall,
+    settings: Settings,
+    calibrated: Calibrated | None,
+) -> int:
     if not settings.partial_store or settings.hint_keys == "skip_save" or not decision.skip_save:
         return 0
-    return call.keep_tokens(settings.chars_per_token)
+    return call.keep_tokens(calibrated.ratio if calibrated else settings.chars_per_token)
 
 
 def _set_apart(text: CallText, rag_chars: int) -> CallText:

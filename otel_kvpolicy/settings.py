@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
 )
+from pydantic_core import PydanticCustomError
 
 from ._fast import environment_reader
 from .hints.lmcache import HintKeys
 from .hints.targets import Targets
+from .policy.calibration import AUTO, Auto
 from .policy.thresholds import DEFAULT_CHARS_PER_TOKEN, SETTINGS, ThresholdsRule
 
 if sys.version_info >= (3, 11):
@@ -64,8 +67,14 @@ def _is_true(value: Any) -> Any:
     return value.strip().lower() in _TRUE if isinstance(value, str) else value
 
 
-def _at_least_one(value: float) -> float:
-    return max(1.0, value)
+def _ratio(value: Any, read_number: ValidatorFunctionWrapHandler) -> float:
+    if isinstance(value, Auto) or _lower(value) == "auto":
+        return AUTO
+    try:
+        number: float = read_number(value)
+    except ValidationError:
+        raise PydanticCustomError("ratio", "It must be a number or auto") from None
+    return max(1.0, number)
 
 
 if TYPE_CHECKING:
@@ -101,9 +110,10 @@ class Settings(_ThresholdSettings):
         description="`1`, `true` or `yes` turns the policy on. Anything else turns it off: nothing "
         "is decided or sent, but calls are still traced and counted",
     )
-    chars_per_token: Annotated[float, AfterValidator(_at_least_one)] = Field(
+    chars_per_token: Annotated[float, WrapValidator(_ratio)] = Field(
         default=DEFAULT_CHARS_PER_TOKEN,
-        description="characters that count as one token; a number below 1 counts as 1",
+        description="characters that count as one token; a number below 1 counts as 1. `auto` "
+        "learns them from the token counts of the server, for each model and kind of text",
     )
     mode: Annotated[Literal["enforce", "observe"], BeforeValidator(_lower)] = Field(
         default="enforce", description="`observe` decides and records, but sends nothing"
@@ -336,7 +346,7 @@ def _warn_of_replaced(values: dict[str, Any], settings: Settings, warnings: _War
         name = env_name("layering")
         message = f"{name}: {switch!r} is not 1, true or yes; using False instead"
         warnings.once(name, switch, message)
-    if ratio is not None and float(ratio) < settings.chars_per_token:
+    if ratio is not None and settings.chars_per_token is not AUTO and float(ratio) < 1:
         name = env_name("chars_per_token")
         message = f"{name}: {ratio!r} is below 1; using {settings.chars_per_token} instead"
         warnings.once(name, ratio, message)

@@ -15,6 +15,7 @@ from opentelemetry.trace import Span
 from ..hints.rejection import rejects
 from ..hints.targets import Origin
 from ..pipeline import Feedback
+from ..policy.calibration import Calibrated
 from ..record import CallRecord
 from ..requests import Answer
 from ..settings import Settings
@@ -41,7 +42,7 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_context", "_done", "_feedback", "_lock", "_origin", "_ours",
+        "_answer", "_attributes", "_calibrated", "_context", "_done", "_feedback", "_lock", "_origin", "_ours",
         "_record", "_runtime", "_seconds", "_settings", "_started", "_token", "pulling", "span",
     )  # fmt: skip
 
@@ -51,6 +52,7 @@ class ChatCall:
         record: CallRecord,
         span: Span,
         feedback: Feedback | None,
+        calibrated: Calibrated | None = None,
         *,
         ours: bool,
         origin: Origin,
@@ -61,6 +63,7 @@ class ChatCall:
         self._settings = settings
         self._record = record
         self._feedback = feedback
+        self._calibrated = calibrated
         self.span = span
         self._context = trace.set_span_in_context(span)
         self._ours = ours
@@ -200,11 +203,21 @@ class ChatCall:
                 )
             if self._feedback is not None and self._answer is not None:
                 self._feedback.observe(self._answer)
+            self._calibrate()
             self._write_log(error)
         except Exception as fault:  # noqa: BLE001 - the caller has its answer already
             self.report("answer", fault)
         finally:
             self._end_span()
+
+    def _calibrate(self) -> None:
+        """Learn characters per token from the server's count."""
+        call, answer = self._calibrated, self._answer
+        if call is None or answer is None or not answer.input_tokens:
+            return
+        ratio = self._runtime.calibration.learn(call, answer.input_tokens)
+        if ratio is not None:
+            self._runtime.instruments.calibrated(self._record, call.script, ratio)
 
     def _write_log(self, error: BaseException | None) -> None:
         now = self._settings

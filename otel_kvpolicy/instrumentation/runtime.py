@@ -18,6 +18,7 @@ from ..layering_policy import KVCacheLayeringPolicy
 from ..persistence import AdaptiveState
 from ..pipeline import DecidedCall, Destination, decide_call
 from ..policy import KVCacheDecision
+from ..policy.calibration import Calibration
 from ..record import CallRecord
 from ..requests import reader_of
 from ..telemetry import spans
@@ -49,6 +50,7 @@ class Runtime:
         errors: counts and logs internal errors.
         rejected: servers that rejected the hint.
         adaptive: the adaptive rule, which is created on first use.
+        calibration: characters per token, learned if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Runtime:
         self.errors = ErrorReporter(instruments)
         self.rejected = RejectedOrigins()
         self.adaptive = AdaptiveState(self.errors.report)
+        self.calibration = Calibration()
         self._warned_of: set[Origin] = set()
 
     def close(self) -> None:
@@ -103,6 +106,7 @@ class Runtime:
                 settings=now,
                 policy=self.policy,
                 adaptive=self.adaptive.rule_for(now),
+                calibration=self.calibration,
                 destination=Destination(
                     origin,
                     now.targets.allow(origin, azure=request.is_azure),
@@ -121,6 +125,7 @@ class Runtime:
                 record,
                 span or spans.start_chat_span(self.tracer, body, record),
                 decided.feedback,
+                decided.calibrated,
                 ours=span is None,
                 origin=origin,
                 seconds=seconds,

@@ -26,7 +26,7 @@ _TEXT_FIELDS: Final = (
     "args",
 )
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
-_MEDIA_PARTS: Final = (
+MEDIA_PARTS: Final = (
     "image_url",
     "input_image",
     "input_audio",
@@ -35,6 +35,7 @@ _MEDIA_PARTS: Final = (
     "audio_url",
     "video_url",
 )
+"""Types of the content parts that are not text."""
 
 SYSTEM_ROLES: Final = ("system", "developer")
 """Roles of the messages that form the stable head of a prompt."""
@@ -61,7 +62,7 @@ def content_chars(content: Any) -> int:
         kind = part.get("type") if type(part) is dict else None
         if kind in _TEXT_PARTS and type(part.get("text")) is str:
             chars += len(part["text"])
-        elif kind not in _MEDIA_PARTS:
+        elif kind not in MEDIA_PARTS:
             part_chars, budget = _count(part, budget)
             chars += part_chars
             if not budget:

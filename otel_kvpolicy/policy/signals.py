@@ -23,10 +23,21 @@ class CountedText(CallText):
     Attributes:
         roles: role of each message.
         sizes: characters of each message.
+        others: contents that are not plain strings, such as lists of parts.
+        has_results: True if a message has the result of a tool.
     """
 
     roles: Sequence[Any]
     sizes: Sequence[int]
+    others: Sequence[Any]
+    has_results: bool
+
+
+def total_chars(text: CallText) -> int:
+    """Return the characters of a whole prompt."""
+    return (
+        text.prefix_chars + text.tool_chars + text.history_chars + text.rag_chars + text.user_chars
+    )
 
 
 SIGNALS: Final = (

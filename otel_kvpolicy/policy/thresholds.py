@@ -141,6 +141,7 @@ REASONS: Final[dict[str, str]] = {
 """The reason codes of this rule, with what each one means."""
 
 CHARS_PER_TOKEN: Final = "chars_per_token"
+SCRIPT: Final = "script"
 
 ATTRIBUTES: Final = (
     *(
@@ -152,7 +153,18 @@ ATTRIBUTES: Final = (
         )
         for each in SETTINGS.values()
     ),
-    RuleAttribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force", always=True),
+    RuleAttribute(
+        CHARS_PER_TOKEN,
+        "double",
+        "KV_CACHE_CHARS_PER_TOKEN in force; with `auto`, the ratio that was learned for such calls",
+        always=True,
+    ),
+    RuleAttribute(
+        SCRIPT,
+        "string",
+        "with KV_CACHE_CHARS_PER_TOKEN=auto: kind of text in the prompt, such as text, data or wide",
+        always=False,
+    ),
 )
 """What this rule records beside its decision."""
 
@@ -176,7 +188,8 @@ class ThresholdsRule:
             Missing ones get their defaults; None turns a threshold off.
         enabled: False makes every decision inert.
         chars_per_token: characters that count as one token. No tokenizer runs on the caller's path,
-            so token counts are estimates. A number below 1 counts as 1.
+            so token counts are estimates. A number below 1 counts as 1. With
+            :data:`~otel_kvpolicy.policy.calibration.AUTO` the caller of :meth:`judge` knows them.
 
     Raises:
         TypeError: there is no such threshold.
@@ -227,18 +240,22 @@ class ThresholdsRule:
         self._recorded: dict[str, Any] = {
             f"thresholds.{each.key}": self.thresholds[each.setting] for each, _ in in_force
         }
-        self._recorded[CHARS_PER_TOKEN] = self.chars_per_token
+        self._recorded[CHARS_PER_TOKEN] = float(self.chars_per_token)
 
-    def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
+    def judge(
+        self, text: CallText, role: str | None = None, chars_per_token: float | None = None
+    ) -> KVCacheDecision:
         """Decide a call whose parts have been counted.
 
         Args:
             text: characters and turns of the call.
             role: kind of caller.
+            chars_per_token: characters that count as one token of this call; by default those of
+                the rule.
         """
         if not self.enabled:
             return DISABLED
-        signals = estimate(text, self.chars_per_token)
+        signals = estimate(text, chars_per_token or self.chars_per_token)
         score = signals["total_tokens"] / self._context
         reasons = []
         for signal, limit, opening, closing, bonus in self._comparisons:
@@ -292,7 +309,9 @@ def check(thresholds: Mapping[str, Any], chars_per_token: float | None) -> None:
         if value is not None and (not _is_finite(value) or value < 0):
             raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
     if chars_per_token is not None and not _is_finite(chars_per_token):
-        raise ValueError(f"chars_per_token must be a finite number, not {chars_per_token!r}")
+        raise ValueError(
+            f"chars_per_token must be a finite number or 'auto', not {chars_per_token!r}"
+        )
 
 
 def _is_finite(value: Any) -> bool:

@@ -14,7 +14,7 @@ from .. import policy
 from ..record import OUTCOMES
 
 AttributeType = Literal["string", "string[]", "int", "double", "boolean"]
-InstrumentKind = Literal["counter", "histogram"]
+InstrumentKind = Literal["counter", "histogram", "gauge"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ _registered += [
     Attribute(f"{NAMESPACE}{each.name}", each.type, each.meaning, each.always)
     for each in policy.RULE_ATTRIBUTES
 ]
-CHARS_PER_TOKEN: Final = f"{NAMESPACE}chars_per_token"
+CHARS_PER_TOKEN: Final = f"{NAMESPACE}{policy.thresholds.CHARS_PER_TOKEN}"
+SCRIPT: Final = f"{NAMESPACE}{policy.thresholds.SCRIPT}"
 SHADOW_DECISION: Final = _attribute(
     "kvpolicy.shadow.decision",
     "string",
@@ -289,5 +290,21 @@ ERRORS: Final = Metric(
     "Internal errors of this package. The calls they happened in went out without the hint.",
     (SEAM, ERROR_TYPE),
 )
+CHARS_PER_TOKEN_RATIO: Final = Metric(
+    "kvpolicy.chars_per_token.ratio",
+    "gauge",
+    "1",
+    "kvpolicy_chars_per_token_ratio",
+    "With KV_CACHE_CHARS_PER_TOKEN=auto: characters per token that were learned.",
+    (REQUEST_MODEL, SERVER_ADDRESS, SCRIPT),
+)
 
-METRICS: Final = (DECISIONS, PROMPT_TOKENS, CACHED_TOKENS, SCORE_METRIC, DECISION_DURATION, ERRORS)
+METRICS: Final = (
+    DECISIONS,
+    PROMPT_TOKENS,
+    CACHED_TOKENS,
+    SCORE_METRIC,
+    DECISION_DURATION,
+    ERRORS,
+    CHARS_PER_TOKEN_RATIO,
+)

@@ -237,6 +237,7 @@ class AdaptiveRule:
         boundaries: Boundaries = NO_BOUNDARIES,
         *,
         settled: bool = True,
+        chars_per_token: float | None = None,
     ) -> tuple[KVCacheDecision, AdaptiveCall]:
         """Decide a call and remember it.
 
@@ -247,12 +248,14 @@ class AdaptiveRule:
             settled: True if the decision is sure to be carried out. Otherwise nothing counts as
                 stored until :meth:`settle` says so: a call may fail, and similar calls may arrive
                 while it is in flight.
+            chars_per_token: characters that count as one token of this call; by default those of
+                the rule.
 
         Returns:
             The decision, and the call for :meth:`observe`. If a settled decision is not carried out
             after all, report that with :meth:`settle`.
         """
-        signals = estimate(text, self.chars_per_token)
+        signals = estimate(text, chars_per_token or self.chars_per_token)
         now = self._clock()
         with self.lock:
             call = self._decide(
