@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -62,6 +63,16 @@ def _lower(value: Any) -> Any:
 def _is_true(value: Any) -> Any:
     """Read the master switch as the original policy does: any other word turns it off."""
     return value.strip().lower() in _TRUE if isinstance(value, str) else value
+
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+
+
+def _header_name(value: str) -> str:
+    name = value.strip()
+    if not _HEADER.fullmatch(name):
+        raise ValueError("it is not the name of a header, such as x-kv-affinity")
+    return name
 
 
 def _at_least_one(value: float) -> float:
@@ -158,6 +169,23 @@ class Settings(_ThresholdSettings):
         default=64 << 20,
         description="size in bytes at which the decision log is rotated; three older files are "
         "kept",
+    )
+    affinity_header: Annotated[str, AfterValidator(_header_name)] | None = Field(
+        default=None,
+        description="request header that gets a hash of the stable prefix, by which a load balancer "
+        "sends calls that share it to the same replica, such as `X-SMG-Routing-Key`; off unless set",
+    )
+    affinity_scope: Annotated[Literal["prefix", "opening"], BeforeValidator(_lower)] = Field(
+        default="prefix",
+        description="what the affinity header identifies: `prefix` (tools and system prompt) or "
+        "`opening` (also the messages before the first model reply, so each conversation keeps its "
+        "replica)",
+    )
+    affinity_key: str | None = Field(
+        default=None,
+        repr=False,  # whoever has it can test guesses at prompts
+        description="secret key of the hashes that advisors and the affinity header get; must be the "
+        "same in all processes, and is random for each process unless set",
     )
 
     @property
