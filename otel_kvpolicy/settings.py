@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -75,6 +76,16 @@ def _ratio(value: Any, read_number: ValidatorFunctionWrapHandler) -> float:
     except ValidationError:
         raise PydanticCustomError("ratio", "It must be a number or auto") from None
     return max(1.0, number)
+
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+
+
+def _header_name(value: str) -> str:
+    name = value.strip()
+    if not _HEADER.fullmatch(name):
+        raise ValueError("it is not the name of a header, such as x-kv-affinity")
+    return name
 
 
 if TYPE_CHECKING:
@@ -168,6 +179,23 @@ class Settings(_ThresholdSettings):
         default=64 << 20,
         description="size in bytes at which the decision log is rotated; three older files are "
         "kept",
+    )
+    affinity_header: Annotated[str, AfterValidator(_header_name)] | None = Field(
+        default=None,
+        description="request header that gets a hash of the stable prefix, by which a load balancer "
+        "sends calls that share it to the same replica, such as `X-SMG-Routing-Key`; off unless set",
+    )
+    affinity_scope: Annotated[Literal["prefix", "opening"], BeforeValidator(_lower)] = Field(
+        default="prefix",
+        description="what the affinity header identifies: `prefix` (tools and system prompt) or "
+        "`opening` (also the messages before the first model reply, so each conversation keeps its "
+        "replica)",
+    )
+    affinity_key: str | None = Field(
+        default=None,
+        repr=False,  # whoever has it can test guesses at prompts
+        description="secret key of the hashes that advisors and the affinity header get; must be the "
+        "same in all processes, and is random for each process unless set",
     )
 
     @property

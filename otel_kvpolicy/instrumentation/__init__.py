@@ -42,6 +42,7 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             ``decide``, to use instead of the rule that the settings name.
         decision_hook: called as ``decision_hook(span, decision, request)`` for every call.
             ``request`` is a read-only view of the body.
+        advisors: subscribers to the decisions: see :mod:`otel_kvpolicy.advisors`.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -69,7 +70,11 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(SCOPE, __version__, meter_provider)
         self._runtime = Runtime(
-            tracer, Instruments(meter), kwargs.get("policy"), kwargs.get("decision_hook")
+            tracer,
+            Instruments(meter),
+            kwargs.get("policy"),
+            kwargs.get("decision_hook"),
+            advisors=kwargs.get("advisors") or (),
         )
         self._openai = OpenAIPatches(self._runtime)
         self._openai.apply()

@@ -77,6 +77,11 @@ class ChatCall:
         self._token: Any = None
         self.pulling = False
 
+    @property
+    def record(self) -> CallRecord:
+        """What is recorded about the call so far."""
+        return self._record
+
     def record_start(self, request: WireRequest, body: Mapping[Any, Any]) -> bool:
         """Record the decision on the span and run the hook. Return False if recording fails."""
         runtime = self._runtime

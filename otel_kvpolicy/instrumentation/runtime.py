@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from opentelemetry.trace import Span, Tracer
 
 from .. import settings
-from ..context import call_context
+from ..advisors import Advisors
+from ..context import CallContext, call_context
 from ..hints.dialect import Dialect
 from ..hints.lmcache import LMCACHE
 from ..hints.targets import Origin, RejectedOrigins
@@ -45,10 +46,12 @@ class Runtime:
         policy: rule passed to the instrumentor; None for the rule that the settings name.
         hook: the application's decision hook.
         dialect: how servers are told what to store.
+        advisors: advisors of the application.
 
     Attributes:
         errors: counts and logs internal errors.
         rejected: servers that rejected the hint.
+        advisors: all advisors, including published ones and the affinity header.
         adaptive: the adaptive rule, which is created on first use.
         calibration: characters per token, learned if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
     """
@@ -59,7 +62,9 @@ class Runtime:
         instruments: Instruments,
         policy: KVCacheLayeringPolicy | None = None,
         hook: DecisionHook | None = None,
+        *,
         dialect: Dialect = LMCACHE,
+        advisors: Iterable[Any] = (),
     ) -> None:
         self.tracer = tracer
         self.instruments = instruments
@@ -68,13 +73,15 @@ class Runtime:
         self.dialect = dialect
         self.errors = ErrorReporter(instruments)
         self.rejected = RejectedOrigins()
+        self.advisors = Advisors(advisors, self.errors.report)
         self.adaptive = AdaptiveState(self.errors.report)
         self.calibration = Calibration()
         self._warned_of: set[Origin] = set()
 
     def close(self) -> None:
-        """Save what the adaptive rule has learned. Calls in flight finish instrumented."""
+        """Save what the adaptive rule has learned, and let the advisors finish. Calls in flight finish instrumented."""
         self.adaptive.close()
+        self.advisors.close()
 
     def start(self, request: WireRequest) -> ChatCall | None:
         """Decide a request, record the decision and add the hint.
@@ -138,7 +145,34 @@ class Runtime:
             return None
         if context.agent_span is not None:
             self._count_on_agent(context.agent_span, record)
+        if self.advisors.wanted(now):
+            self._advise(request, body, call, context, now)
         return call
+
+    def _advise(
+        self,
+        request: WireRequest,
+        body: Mapping[Any, Any],
+        call: ChatCall,
+        context: CallContext,
+        now: settings.Settings,
+    ) -> None:
+        """Pass the decision to the advisors and add the headers that they return."""
+        try:
+            origin, azure = request.origin, request.is_azure
+            headers = self.advisors.advise(
+                call.record,
+                body,
+                origin,
+                now=now,
+                conversation_id=context.conversation_id or spans.conversation_id(call.span),
+                allowed=now.targets.allow(origin, azure=azure),
+                azure=azure,
+            )
+            for name, value in headers.items():
+                request.add_header(name, value)
+        except Exception as error:  # noqa: BLE001 - the request goes out without more headers
+            self.errors.report("advisor", error)
 
     def _fold(self, decided: DecidedCall, request: WireRequest) -> CallRecord:
         """Add the hint to the request. If that fails, the call is recorded with outcome error."""

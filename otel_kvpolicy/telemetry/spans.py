@@ -36,6 +36,13 @@ def _is_chat(span: Span) -> bool:
     )
 
 
+def conversation_id(span: Span) -> str | None:
+    """Return the conversation id that another instrumentation recorded on a span, if any."""
+    attributes = getattr(span, "attributes", None) or {}
+    value = attributes.get(names.CONVERSATION_ID)
+    return value if isinstance(value, str) else None
+
+
 def is_agent_span(span: Span) -> bool:
     """Return True if ``span`` is a recording span of an agent run.
 

@@ -87,6 +87,17 @@ class OpenAIRequest:
         extra = {**(self._options.extra_json or {}), field: value}
         self._options = _copy(self._options, "extra_json", extra)
 
+    def add_header(self, name: str, value: str) -> None:
+        """Send a header, also if the server rejects the hint. The caller's own header stays."""
+        given = self._options.headers
+        given = given if isinstance(given, Mapping) else {}
+        if name.lower() in {each.lower() for each in (*given, *self._client.default_headers)}:
+            return
+        headers = {**given, name: value}
+        with_hint = self._options is not self._plain
+        self._plain = _copy(self._plain, "headers", headers)
+        self._options = _copy(self._options, "headers", headers) if with_hint else self._plain
+
     @property
     def arguments(self) -> Arguments:
         """The arguments to send the request with, hint included."""
