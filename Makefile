@@ -6,11 +6,11 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n auto --dist loadscope # one worker per core; tests of a module share a worker
 
-.PHONY: help demo test test-all stress lint types check matrix e2e phoenix fuzz audit mutation \
-	deep bench dashboards tables docs clean
+.PHONY: help demo test test-all stress lint types check matrix e2e real-telemetry phoenix fuzz audit \
+	mutation deep bench dashboards tables docs clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,11 @@ matrix: $(READY) ## test with openai 1, 2, and 3, the oldest dependencies, and e
 # environment they run in.
 e2e: $(READY) ## test against a real vLLM with a real LMCache
 	$(PYTEST) tests -m e2e $(ARGS)
+
+# Builds what is missing from Go modules: the first time takes minutes and about 10 GB in Go's caches.
+real-telemetry: $(READY) ## test with the real Collector, Prometheus 3, Alertmanager, and Jaeger
+	folder=$$($(BIN)/python -m tools.real_telemetry.build) && KVPOLICY_REAL_TELEMETRY=$$folder \
+		$(PYTEST) -m live tests/collector tests/real_telemetry $(ARGS)
 
 # Installs Phoenix into an environment of its own, unless KVPOLICY_PHOENIX is the URL of a running
 # Phoenix or the path of its program.

@@ -110,6 +110,11 @@ class Sink:
                         _ms(point),
                         list(point.exemplars),
                     )
+            elif kind == "gauge":
+                name = translated(metric.name, metric.unit, "gauge")
+                for point in metric.gauge.data_points:
+                    value = point.as_int or point.as_double
+                    yield _labels(name, target, point.attributes), value, _ms(point), []
             elif kind == "histogram":
                 name = translated(metric.name, metric.unit, "histogram")
                 for histogram in metric.histogram.data_points:

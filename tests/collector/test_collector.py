@@ -1,4 +1,4 @@
-"""The configurations in a real Collector, where one is on the PATH: otelcol-kvpolicy (of builder.yaml) or otelcol-contrib."""
+"""The files of ``collector/`` in a real Collector, with a receiver that stands for its servers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from otel_kvpolicy import series as servers
 from otel_kvpolicy.telemetry import names
 
 from ..dashboards.live import free_port, until
+from ..real_telemetry.servers import program
 from .otlp import Sink
 
 pytestmark = pytest.mark.live
@@ -32,10 +33,13 @@ SECRET = "my password is hunter2"
 
 @pytest.fixture
 def otelcol() -> str:
+    """The Collector that `make real-telemetry` builds, or else one on the PATH."""
+    if os.environ.get("KVPOLICY_REAL_TELEMETRY"):
+        return program("otelcol-kvpolicy")
     for name in ("otelcol-kvpolicy", "otelcol-contrib", "otelcol"):
         if found := shutil.which(name):
             return found
-    pytest.skip("no Collector on the PATH: build one with collector/builder.yaml")
+    pytest.skip("no Collector: make real-telemetry builds one")
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -65,7 +69,7 @@ def sink() -> Iterator[Sink]:
 
 @pytest.fixture
 def endpoint(otelcol: str, sink: Sink, tmp_path: Path) -> Iterator[str]:
-    """app.yaml at work, on free ports and in a hurry, sending traces over HTTP to a sink that stands for Tempo and Prometheus."""
+    """Run app.yaml on free ports and in a hurry; a sink stands for Tempo and Prometheus."""
     http = free_port()
     override = {
         "receivers": {
@@ -122,7 +126,7 @@ def endpoint(otelcol: str, sink: Sink, tmp_path: Path) -> Iterator[str]:
 def send(
     endpoint: str, *, skip: int = 0, rejected: int = 0, failed: int = 0, rest: int = 0
 ) -> None:
-    """One trace each."""
+    """Send calls that are traces of their own."""
     provider = TracerProvider(
         resource=Resource({"service.name": "app", "service.instance.id": "one"})
     )

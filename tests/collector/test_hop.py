@@ -58,7 +58,7 @@ def test_what_is_sent_is_found(kind: str, tmp_path: Path) -> None:
         Sink() as sink,
         hop(kind, sink, tmp_path) as endpoint,
         StandIn() as server,
-        App(endpoint) as app,
+        App(endpoint, KV_CACHE_CHARS_PER_TOKEN="auto") as app,
         Prometheus(tmp_path, []) as prometheus,
     ):
         seen = app.calls(server.base_url, *KINDS)

@@ -161,6 +161,11 @@ class Collector(Server):
         self._config.write_text(yaml.safe_dump(config))
 
     @property
+    def target(self) -> str:
+        """Where other Collectors send OTLP over gRPC: host and port."""
+        return f"{LOOPBACK}:{self.grpc}"
+
+    @property
     def url(self) -> str:
         """Where applications send OTLP over HTTP."""
         return f"http://{LOOPBACK}:{self.http}"

@@ -11,7 +11,7 @@ import pytest
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import names
 
-from ..dashboards.live import App, until
+from ..dashboards.live import App, free_port, until
 from .servers import Collector, Jaeger, Prometheus, tags
 from .traffic import SKIPPED, sending
 
@@ -46,6 +46,39 @@ def test_an_outage_of_the_trace_server_loses_no_skipped_call(tmp_path: Path) -> 
             assert not collector.total("exporter_send_failed_spans", exporter="otlp_grpc/tempo")
             found = {span["traceID"] for span in jaeger.spans("app")}
             assert len(found) == BACKLOG
+
+
+@pytest.mark.parametrize("name", ["gb10", "gateway"])
+def test_an_outage_of_the_next_collector_loses_no_span(name: str, tmp_path: Path) -> None:
+    """The Collectors of ``gb10.yaml`` and ``gateway.yaml`` send to the one of ``app.yaml``."""
+    receiving = Collector("app", tmp_path / "app")
+
+    def edit(config: dict[str, Any]) -> None:
+        http = {"endpoint": f"127.0.0.1:{sender_collector_port}"}
+        config["receivers"]["otlp"]["protocols"]["http"] = http
+        if name == "gateway":
+            hosts = {"hostnames": [receiving.target]}
+            config["exporters"]["load_balancing"]["resolver"] = {"static": hosts}
+
+    sender_collector_port = free_port()
+    collector = Collector(
+        name,
+        tmp_path / name,
+        edit,
+        UPSTREAM_ENDPOINT=receiving.target,
+        UPSTREAM_INSECURE="true",
+    )
+    with collector:
+        with sending(f"http://127.0.0.1:{sender_collector_port}") as sender:
+            sender.calls(BACKLOG, SKIPPED)
+        collector.kill()
+        collector.start()
+        with receiving:
+            until(
+                lambda: receiving.total("receiver_accepted_spans") >= BACKLOG,
+                "the backlog arrives",
+            )
+            assert receiving.total("receiver_accepted_spans") == BACKLOG
 
 
 def test_counters_are_exact_after_restarts_and_outages(tmp_path: Path) -> None:

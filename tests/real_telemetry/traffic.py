@@ -19,6 +19,13 @@ STORED: Attributes = {
     names.HINT_OUTCOME: "applied",
     names.REASONS: ["long_shared_prefix"],
     names.REQUEST_MODEL: "m",
+    # As long as a real one, so that batches are as large as they would be.
+    names.EXPLANATION: "Stored: the prefix of 1,524 tokens is at least 1,024 tokens long. " * 4,
+    **{
+        attribute.name: 1024
+        for attribute in names.ATTRIBUTES
+        if attribute.type == "int" and attribute.always
+    },
 }
 SKIPPED: Attributes = STORED | {
     names.DECISION: names.SKIP,
