@@ -24,7 +24,7 @@ CLIENT = (
 """What depends on the version of openai."""
 
 CORE = (*CLIENT, "tests/policy", "tests/test_settings.py")
-"""What runs in a user's process. The CLI's tests run once, with the newest version of everything."""
+"""What runs in an application. The tests of the CLI run once, with the newest of everything."""
 
 OLDEST = (
     "openai==1.66.0",
