@@ -79,7 +79,10 @@ class Runtime:
         self._warned_of: set[Origin] = set()
 
     def close(self) -> None:
-        """Save what the adaptive rule has learned, and let the advisors finish. Calls in flight finish instrumented."""
+        """Save what the adaptive rule has learned, and let the advisors finish.
+
+        Calls in flight finish instrumented.
+        """
         self.adaptive.close()
         self.advisors.close()
 
