@@ -39,7 +39,7 @@ OLDEST = (
 )
 
 AGENT_UTILITIES = "agent-utilities==1.26.4; python_version>='3.11'"
-"""The last release that adds a hint to pydantic-ai's model settings itself."""
+"""The last agent-utilities that adds its own hint to pydantic-ai's model settings."""
 
 OTHERS = (
     "opentelemetry-instrumentation-genai-openai",

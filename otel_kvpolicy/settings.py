@@ -195,7 +195,7 @@ class Settings(_ThresholdSettings):
     )
     affinity_key: str | None = Field(
         default=None,
-        repr=False,  # whoever has it can test guesses at prompts
+        repr=False,  # it allows testing guesses of prompts against hashes
         description="secret key of the hashes that advisors and the affinity header get; must be "
         "the same in all processes, and is random for each process unless set",
     )

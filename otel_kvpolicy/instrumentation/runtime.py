@@ -45,7 +45,7 @@ class Runtime:
         instruments: metric instruments.
         policy: rule passed to the instrumentor; None for the rule that the settings name.
         hook: the application's decision hook.
-        dialect: how servers are told what to store.
+        dialect: how the hint is written.
         advisors: advisors of the application.
 
     Attributes:

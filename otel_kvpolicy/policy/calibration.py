@@ -25,18 +25,18 @@ TOOLS: Final = "tools"
 
 SCRIPTS: Final[dict[str, str]] = {
     TEXT: "English, and source code",
-    DATA: "JSON, numbers, and whatever is full of digits and punctuation",
+    DATA: "JSON, numbers, and other text full of digits and punctuation",
     ENCODED: "base64, hexadecimal: neither spaces nor quotes",
     ACCENTED: "Latin letters with accents, or a mix with another script",
     ALPHABETIC: "Cyrillic, Greek, Arabic, Hebrew: two bytes a character in UTF-8",
     WIDE: "Chinese, Japanese, Korean, Indic scripts: three bytes a character in UTF-8",
     TOOLS: "tool definitions make up more than half of the prompt",
 }
-"""The kinds of text that are told apart."""
+"""The kinds of text that have separate ratios."""
 
 WITH_RESULTS: Final = {script: f"{script}+results" for script in SCRIPTS if script != TOOLS}
-"""The kind of a conversation that has results of tools. They are often JSON, whatever its longest
-message is, so it learns a ratio of its own."""
+"""The kind of a conversation that has results of tools. They are often JSON even if its longest
+message is not, so such conversations have their own ratio."""
 
 _STARTS: Final = {
     TEXT: 4.0,

@@ -157,9 +157,9 @@ async def test_async_streams_that_are_closed_or_cancelled_end_their_spans(
         with pytest.raises(asyncio.CancelledError):
             await task
         await stalled.close()
-    cancelled = instrumented.spans("otel_kvpolicy")[1]
-    assert cancelled.attributes
-    assert cancelled.attributes["error.type"].endswith("CancelledError")
+    canceled = instrumented.spans("otel_kvpolicy")[1]
+    assert canceled.attributes
+    assert canceled.attributes["error.type"].endswith("CancelledError")
 
 
 async def test_an_async_call_cancelled_before_its_answer_marks_its_span_as_failed(
