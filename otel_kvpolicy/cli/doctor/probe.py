@@ -210,8 +210,8 @@ class Probe:
     def ask_again(self, trial: Trial) -> Trial:
         """Return the trial with the result of asking once more, in case its store came late.
 
-        Asking stores nothing if the server follows the hint. So if LMCache has any of it now, it was
-        stored in spite of the trial's hint.
+        Asking stores nothing if the server follows the hint. So if LMCache has any of the prompt
+        now, it was stored in spite of the trial's hint.
         """
         if trial.arm == STORE or trial.held_chunks != 0:
             return trial
