@@ -24,7 +24,7 @@ CLIENT = (
 """What depends on the version of openai."""
 
 CORE = (*CLIENT, "tests/policy", "tests/test_settings.py")
-"""What runs in a user's process. The CLI's tests run once, with the newest version of everything."""
+"""What runs in an application. The tests of the CLI run once, with the newest of everything."""
 
 OLDEST = (
     "openai==1.66.0",
@@ -39,7 +39,7 @@ OLDEST = (
 )
 
 AGENT_UTILITIES = "agent-utilities==1.26.4; python_version>='3.11'"
-"""The last release that adds a hint to pydantic-ai's model settings itself."""
+"""The last agent-utilities that adds its own hint to pydantic-ai's model settings."""
 
 OTHERS = (
     "opentelemetry-instrumentation-genai-openai",

@@ -31,8 +31,8 @@ class KVCacheLayeringPolicy:
 
     Raises:
         TypeError: there is no such threshold.
-        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is neither
-            a finite number nor "auto".
+        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is
+            neither a finite number nor "auto".
     """
 
     rule = ThresholdsRule.rule

@@ -113,7 +113,7 @@ def decide_call(
         adaptive: the adaptive rule, if it is active or shadowing.
         calibration: characters per token that were learned, if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
         destination: where the call goes.
-        dialect: how the server is told.
+        dialect: how the hint is written.
     """
     thresholds = settings.policy if policy is None else policy.in_force
     calibrated = None

@@ -58,7 +58,7 @@ class CallRecord(NamedTuple):
 
     @property
     def choice(self) -> str:
-        """``store`` or ``skip``, whoever decided."""
+        """``store`` or ``skip``, as the rule or the caller decided."""
         return SKIP if self.skip else STORE
 
     @property

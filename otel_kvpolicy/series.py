@@ -548,7 +548,7 @@ NODE: Final = (
 """The series of node_exporter that the dashboards query."""
 
 # --- dcgm-exporter, its default counters ----------------------------------------------------------
-# A GB10 has no frame buffer of its own: the driver answers "not supported" for DCGM_FI_DEV_FB_*.
+# A GB10 has no separate frame buffer: the driver answers "not supported" for DCGM_FI_DEV_FB_*.
 _GPU = ("gpu", "modelName")
 GPU_UTIL: Final = _gauge("DCGM_FI_DEV_GPU_UTIL", "percent", "Share of time the GPU worked.", *_GPU)
 GPU_TEMP: Final = _gauge("DCGM_FI_DEV_GPU_TEMP", "celsius", "Temperature of the GPU.", *_GPU)

@@ -183,8 +183,9 @@ class Settings(_ThresholdSettings):
     )
     affinity_header: Annotated[str, AfterValidator(_header_name)] | None = Field(
         default=None,
-        description="request header that gets a hash of the stable prefix, by which a load balancer "
-        "sends calls that share it to the same replica, such as `X-SMG-Routing-Key`; off unless set",
+        description="request header for a hash of the stable prefix, such as "
+        "`X-SMG-Routing-Key`. A load balancer can use it to send calls that share the prefix to "
+        "the same replica; off unless set",
     )
     affinity_scope: Annotated[Literal["prefix", "opening"], BeforeValidator(_lower)] = Field(
         default="prefix",
@@ -194,9 +195,9 @@ class Settings(_ThresholdSettings):
     )
     affinity_key: str | None = Field(
         default=None,
-        repr=False,  # whoever has it can test guesses at prompts
-        description="secret key of the hashes that advisors and the affinity header get; must be the "
-        "same in all processes, and is random for each process unless set",
+        repr=False,  # it allows testing guesses of prompts against hashes
+        description="secret key of the hashes that advisors and the affinity header get; must be "
+        "the same in all processes, and is random for each process unless set",
     )
 
     @property

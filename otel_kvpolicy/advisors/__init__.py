@@ -1,4 +1,4 @@
-"""Subscribers to decisions: for routing, cache warming and reports of your own.
+"""Subscribers to decisions, for routing, cache warming and custom reports.
 
 An advisor gets one :class:`DecisionEvent` for each decided call. It never gets content. Pass
 advisors to ``KVPolicyInstrumentor().instrument(advisors=[...])``, or publish them in the entry

@@ -1,4 +1,4 @@
-"""Affinity: a request header by which a load balancer sends calls with a common prefix to one replica."""
+"""Affinity: a request header for load balancers, equal for calls that share a prefix."""
 
 from __future__ import annotations
 

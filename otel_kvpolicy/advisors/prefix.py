@@ -1,8 +1,8 @@
 """Keyed hashes of the stable parts of a prompt, which are the same in all processes of a fleet.
 
 The boundaries of the adaptive rule are hashed with Python's own ``hash``, which is faster but means
-nothing outside the process. These hashes are BLAKE2b under a key, so that nobody who sees one, such
-as in an access log, can find out whether a guessed prompt is behind it.
+nothing outside the process. These hashes are BLAKE2b with a key, so that a hash in an access log
+cannot be tested against a guessed prompt.
 """
 
 from __future__ import annotations

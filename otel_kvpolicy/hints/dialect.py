@@ -1,4 +1,4 @@
-"""The protocol of a dialect: how one kind of server is told what to store."""
+"""The protocol of a dialect: how one kind of server receives the hint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Dialect(Protocol):
-    """One way to tell a server, in the request body, whether to store a call's KV.
+    """One way to say in the request body whether the server should store a call's KV.
 
     Attributes:
         name: short name for documentation and configuration.

@@ -90,7 +90,7 @@ class Targets:
 
         Args:
             origin: the server.
-            azure: True if the client is made for Azure OpenAI, whatever its host is.
+            azure: True if the client is made for Azure OpenAI, at any host.
         """
         if self._patterns is not None:
             return any(

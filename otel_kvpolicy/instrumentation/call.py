@@ -42,7 +42,8 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_calibrated", "_context", "_done", "_feedback", "_lock", "_origin", "_ours",
+        "_answer", "_attributes", "_calibrated", "_context", "_done", "_feedback", "_lock",
+        "_origin", "_ours",
         "_record", "_runtime", "_seconds", "_settings", "_started", "_token", "pulling", "span",
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ class Runtime:
         instruments: metric instruments.
         policy: rule passed to the instrumentor; None for the rule that the settings name.
         hook: the application's decision hook.
-        dialect: how servers are told what to store.
+        dialect: how the hint is written.
         advisors: advisors of the application.
 
     Attributes:
@@ -79,7 +79,10 @@ class Runtime:
         self._warned_of: set[Origin] = set()
 
     def close(self) -> None:
-        """Save what the adaptive rule has learned, and let the advisors finish. Calls in flight finish instrumented."""
+        """Save what the adaptive rule has learned, and let the advisors finish.
+
+        Calls in flight finish instrumented.
+        """
         self.adaptive.close()
         self.advisors.close()
 

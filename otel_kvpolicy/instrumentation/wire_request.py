@@ -32,7 +32,7 @@ class WireRequest(Protocol):
 
     @property
     def is_azure(self) -> bool:
-        """True if the client is made for Azure OpenAI, whatever its host is."""
+        """True if the client is made for Azure OpenAI, at any host."""
 
     def watch(self, call: ChatCall) -> None:
         """Make sure that ``call`` sees an answer that the caller will parse later."""

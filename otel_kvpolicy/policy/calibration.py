@@ -25,18 +25,18 @@ TOOLS: Final = "tools"
 
 SCRIPTS: Final[dict[str, str]] = {
     TEXT: "English, and source code",
-    DATA: "JSON, numbers, and whatever is full of digits and punctuation",
+    DATA: "JSON, numbers, and other text full of digits and punctuation",
     ENCODED: "base64, hexadecimal: neither spaces nor quotes",
     ACCENTED: "Latin letters with accents, or a mix with another script",
     ALPHABETIC: "Cyrillic, Greek, Arabic, Hebrew: two bytes a character in UTF-8",
     WIDE: "Chinese, Japanese, Korean, Indic scripts: three bytes a character in UTF-8",
     TOOLS: "tool definitions make up more than half of the prompt",
 }
-"""The kinds of text that are told apart."""
+"""The kinds of text that have separate ratios."""
 
 WITH_RESULTS: Final = {script: f"{script}+results" for script in SCRIPTS if script != TOOLS}
-"""The kind of a conversation that has results of tools. They are often JSON, whatever its longest
-message is, so it learns a ratio of its own."""
+"""The kind of a conversation that has results of tools. They are often JSON even if its longest
+message is not, so such conversations have their own ratio."""
 
 _STARTS: Final = {
     TEXT: 4.0,
@@ -65,14 +65,14 @@ MIN_CHARS: Final = 256
 
 LEAST: Final = 0.25
 MOST: Final = 16.0
-"""Observations out of this range teach nothing. No tokenizer is like that: the prompt had a part that
-was not counted, or the server counts something else."""
+"""Observations outside this range are ignored. No tokenizer reaches it, so a part of the prompt was
+not counted, or the server counts something else."""
 
 _MAX_RATIOS: Final = 1024
 
 _DENSE: Final = 0.25
-"""Share of digits and punctuation from which ASCII text is data. English has 0.05, code 0.12, JSON at
-least 0.3."""
+"""Share of digits and punctuation from which ASCII text is data. English has 0.05, code 0.12, JSON
+at least 0.3."""
 
 _SOLID_CHARS: Final = 64
 """A sample this long without a space or a quote is encoded data."""
@@ -160,7 +160,7 @@ class Calibration:
     """The ratios of all caches that a process talks to.
 
     Memory: ``max_ratios`` ratios of 32 numbers each, about 1.5 MiB at most with the default. The
-    ratio that has learned nothing for the longest time is forgotten first. Safe to use from threads:
+    ratio that has not changed for the longest time is forgotten first. Safe to use from threads:
     reading takes no lock, and learning holds one for microseconds.
 
     Args:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 _MAX_VALUES: Final = 100_000
-"""Values visited in one content with all its parts, or in one tool list. Counting stops there: a
-call that long is stored anyway."""
+"""Values to count in the content of one message, or in one list of tools. Counting stops at this
+limit, because a call that long is stored anyway."""
 
 # Fields that carry prompt text, in the content parts and items of chat completions and responses,
 # and in the parts of pydantic-ai messages.

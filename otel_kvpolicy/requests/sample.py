@@ -1,4 +1,4 @@
-"""Tells what kind of text a request has, and whether it has media."""
+"""Determines what kind of text a request has, and whether it has media."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ELSEWHERE: Final = ("previous_response_id", "conversation", "prompt")
 def script_of_request(body: Mapping[Any, Any], text: CallText) -> str:
     """Return the kind of text in a request, a key of ``SCRIPTS``.
 
-    It is told by the middle of the longest message, because looking at more costs more than the rest
-    of the decision.
+    The middle of the longest message determines it, because reading more would cost more than the
+    rest of the decision.
 
     Args:
         body: a chat completion or Responses request.

@@ -21,7 +21,8 @@ ORDERS = ("before", "after")
 OURS = "otel_kvpolicy"
 
 _HEAD = (
-    "| other instrumentation | calls | chat spans | the decision stands on | decisions a call | `traceparent` sent |\n"
+    "| other instrumentation | calls | chat spans | the decision stands on | decisions a call "
+    "| `traceparent` sent |\n"
     "| --- | --- | --- | --- | --- | --- |"
 )
 _PLACE = re.compile(r"(<!-- table -->\n).*?(\n<!-- /table -->)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Switch on this instrumentation and another one, then switch each off; print what was seen as JSON.
+"""Turn this instrumentation and another one on and off, and print what was recorded as JSON.
 
 Run it with ``python -m tests.cohabitation.worker OTHER before|after``, which says whether the other
 one is switched on before or after this one.

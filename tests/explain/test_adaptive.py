@@ -21,7 +21,7 @@ from otel_kvpolicy.telemetry import decision_log
 from otel_kvpolicy.telemetry.spans import decision_attributes
 
 from ..conftest import Telemetry
-from ..persistence.taught import question, said, taught_file
+from ..persistence.trained_rule import message, question, trained_file
 from .asking import ask, change_keys, codes, failure
 from .test_round_trip import read_back
 
@@ -67,7 +67,7 @@ def test_a_recorded_decision_is_read_back_unchanged(why: Why) -> None:
 @pytest.fixture
 def state_file(tmp_path: Path) -> str:
     """A state file that says that calls of the agent ``batch`` do not come back."""
-    return str(taught_file(tmp_path))
+    return str(trained_file(tmp_path))
 
 
 def explain_call(
@@ -117,7 +117,7 @@ def test_a_stored_call_would_be_skipped_at_a_higher_theta(
     server: StandIn, instrumented: Telemetry, state_file: str, tmp_path: Path
 ) -> None:
     call = explain_call(
-        server, tmp_path, [said("system", "short"), *question()], "chat", state_file=state_file
+        server, tmp_path, [message("system", "short"), *question()], "chat", state_file=state_file
     )
     assert call["verdict"] == "store"
     assert call["changes"][0]["name"] == "kvpolicy.adaptive.theta"

@@ -47,7 +47,7 @@ def parse(data: bytes) -> Any:
 
 
 def body_of(choose: Chooser) -> dict[Any, Any]:
-    """Build a body as a caller may write it in Python, mostly of fields that the readers look at."""
+    """Build a body that a caller could write, mostly with fields that the readers look at."""
     return _fields(choose, 0)
 
 

@@ -1,6 +1,7 @@
-"""Every surface through which the openai client makes a chat call, sync and async, as ``(name, call)`` with ``call(client, **body)``.
+"""Every way to make a chat call with the openai client, sync and async: ``call(client, **body)``.
 
-Each reads its answer to the end and returns nothing; what the tests look at is what reached the server and what was recorded.
+Each one reads its answer to the end and returns nothing. Tests look at what reached the server and
+at what was recorded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _responses(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _helpers(client: Any) -> Any:
-    """``parse`` and ``stream`` left beta in openai 1.92."""
+    """Return the object with ``parse`` and ``stream``, which left beta in openai 1.92."""
     return (
         client.chat.completions
         if hasattr(client.chat.completions, "parse")
@@ -177,17 +178,39 @@ async def a_responses_stream(client: AsyncOpenAI, **body: Any) -> None:
 
 
 SYNC: list[Callable[..., None]] = [
-    create, parse, stream, stream_helper, raw, raw_stream, streaming_raw, streaming_raw_parsed, streaming_raw_stream, with_options, post,
-    responses_create, responses_stream, responses_stream_helper, responses_raw,
-]  # fmt: skip
+    create,
+    parse,
+    stream,
+    stream_helper,
+    raw,
+    raw_stream,
+    streaming_raw,
+    streaming_raw_parsed,
+    streaming_raw_stream,
+    with_options,
+    post,
+    responses_create,
+    responses_stream,
+    responses_stream_helper,
+    responses_raw,
+]
 ASYNC: list[Callable[..., Any]] = [
-    a_create, a_parse, a_stream, a_stream_helper, a_raw, a_raw_stream, a_streaming_raw, a_streaming_raw_stream, a_with_options,
-    a_responses_create, a_responses_stream,
-]  # fmt: skip
+    a_create,
+    a_parse,
+    a_stream,
+    a_stream_helper,
+    a_raw,
+    a_raw_stream,
+    a_streaming_raw,
+    a_streaming_raw_stream,
+    a_with_options,
+    a_responses_create,
+    a_responses_stream,
+]
 
 
 def run(surface: Callable[..., Any], base_url: str, **body: Any) -> None:
-    """Calls ``surface`` with a fresh client for ``base_url``."""
+    """Call ``surface`` with a new client for ``base_url``."""
     if surface in SYNC:
         with OpenAI(base_url=base_url, api_key="key", max_retries=0) as client:
             surface(client, **body)

@@ -248,8 +248,8 @@ KEEPS = "the cache still had 75% of the prefixes that came back and keeps a pref
         (
             WHY._replace(code="reuse_expected"),
             (
-                f"Stored: {BASIS}{KEEPS}It would be skipped if theta rose above 0.30, which happens "
-                "if the cache evicts many more prefixes before they come back."
+                f"Stored: {BASIS}{KEEPS}It would be skipped if theta rose above 0.30, which "
+                "happens if the cache evicts many more prefixes before they come back."
             ),
         ),
         (

@@ -14,7 +14,7 @@ from otel_kvpolicy.policy.adaptive.lifetime import Lifetime
 
 
 def after_returns(keeps: float, gaps: list[float], reuse: float = 0.5) -> Lifetime:
-    """Return the lifetime after these returns, if the cache keeps a prefix for ``keeps`` seconds."""
+    """Return the lifetime after these returns to a cache that keeps for ``keeps`` seconds."""
     lifetime = Lifetime()
     for gap in gaps:
         lifetime.called()

@@ -175,7 +175,7 @@ _NODES = st.lists(
 
 @given(nodes=_NODES)
 def test_json_chars_counts_what_json_would_write(nodes: list[list[Any]]) -> None:
-    """Lists and objects contain one another, some in several places, and some contain themselves."""
+    """Lists and objects contain one another, some several times, and some contain themselves."""
     text = Text("abc")
     holders: list[Any] = [{} if index % 2 else [] for index in range(len(nodes))]
     for holder, values in zip(holders, nodes, strict=True):

@@ -1,4 +1,4 @@
-"""Which traces the Collector of ``app.yaml`` keeps, alone and as one of two behind ``gateway.yaml``."""
+"""Which traces the Collector of ``app.yaml`` keeps, alone or as one of two behind a gateway."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class OpenAIRequest:
 
     @property
     def is_azure(self) -> bool:
-        """True if the client is made for Azure OpenAI, whatever its host is."""
+        """True if the client is made for Azure OpenAI, at any host."""
         return _is_azure(self._client.__class__)
 
     def watch(self, call: ChatCall) -> None:

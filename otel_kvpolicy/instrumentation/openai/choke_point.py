@@ -7,7 +7,7 @@ object as without the patch; streams are watched from inside.
 The code of the two functions is replaced in place, not the attributes that hold them. OpenInference
 and Logfire keep a reference to the function when they are installed and restore it when they are
 uninstalled, which would bypass a wrapper. So the decision is made inside the span of any other
-instrumentation, whatever the order.
+instrumentation, in any order of installation.
 """
 
 from __future__ import annotations

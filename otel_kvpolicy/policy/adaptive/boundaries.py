@@ -22,7 +22,7 @@ one. At each of these boundaries an earlier call ended."""
 
 _MAX_VALUES: Final = 10_000
 """Values that are hashed of content in an unusual shape, which may be cyclic. Prompts that differ
-only in later values are not told apart."""
+only in later values are treated as equal."""
 
 
 class Boundaries(Protocol):
@@ -154,7 +154,7 @@ def _run_before(roles: Sequence[Any], end: int) -> int:
 def boundaries_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Boundaries:
     """Return the boundaries of a chat completion or Responses request.
 
-    Takes O(messages), whatever their length, once their strings have been hashed.
+    Takes O(messages), independent of their length, once their strings have been hashed.
 
     Args:
         body: the request as it goes out.
@@ -202,7 +202,7 @@ def _input(body: Mapping[Any, Any]) -> Any:
 def _seed(body: Mapping[Any, Any], key: int) -> int:
     """Hash what precedes the first message: instructions, and tools by their names.
 
-    The model and the cache salt are part of it, because each of them has a cache of its own.
+    The model and the cache salt are part of it, because each of them has its own cache.
     """
     salt = body.get("cache_salt")
     if salt is not None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 _BINS: Final = 34
 _PER_DOUBLING: Final = 2
-"""Times fall into bins a factor of the square root of two apart, from 1 second to 1.5 days."""
+"""Bins per doubling of the time. With 34 bins they cover 1 second to 1.5 days."""
 
 _PER_E: Final = _PER_DOUBLING / log(2)
 

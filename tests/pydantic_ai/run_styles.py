@@ -1,4 +1,7 @@
-"""Every way to run an agent to its end, as ``way(loop, agent, prompt)``; the streamed ones also as what they yield, and left early."""
+"""Every way to run an agent to its end: ``style(loop, agent, prompt)``.
+
+Streamed runs also exist as generators of what they yield, and as runs that are left early.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from typing import Any
 
 from pydantic_ai import Agent
 
-FIRST_GENERATION = version("pydantic-ai-slim").startswith("1.")
+PYDANTIC_AI_1 = version("pydantic-ai-slim").startswith("1.")
 
 Loop = asyncio.AbstractEventLoop
 Stream = Callable[..., AsyncGenerator[Any, None]]
 Act = Callable[[], Awaitable[None]]
-Left = Callable[[Agent[Any, Any], str, Act], Awaitable[None]]
+EarlyExit = Callable[[Agent[Any, Any], str, Act], Awaitable[None]]
 
 
 async def texts(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
@@ -66,8 +69,11 @@ async def leave_node_events(agent: Agent[Any, Any], prompt: str, act: Act) -> No
                 break
 
 
-def closing(stream: Stream) -> Left:
-    """Leaves a generator that holds the stream, as a web framework does when its client goes away."""
+def closing(stream: Stream) -> EarlyExit:
+    """Return a run that leaves a generator around the stream.
+
+    A web framework does this when its client disconnects.
+    """
 
     async def leave(agent: Agent[Any, Any], prompt: str, act: Act) -> None:
         async with aclosing(stream(agent, prompt)) as items:
@@ -118,8 +124,8 @@ def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: A
 
 
 STREAMS: list[Stream] = [texts, events, node_events]
-LEFT: list[Left] = [leave_texts, leave_events, leave_node_events]
-WAYS: list[Callable[..., Any]] = [
+EARLY_EXITS: list[EarlyExit] = [leave_texts, leave_events, leave_node_events]
+STYLES: list[Callable[..., Any]] = [
     run,
     run_sync,
     run_stream,
