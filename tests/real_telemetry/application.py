@@ -1,4 +1,4 @@
-"""The load of ``compose.yaml``, whose process stays until standard input ends, so it can be scraped.
+"""Runs the load of ``compose.yaml`` and stays until standard input ends, so it can be scraped.
 
 ``opentelemetry-instrument`` runs it.
 """
