@@ -215,7 +215,7 @@ def test_a_missing_or_wrong_key_ends_the_examination_with_the_option_to_pass(
     ("options", "environment"), [(("--api-key", "right"), {}), ((), {"OPENAI_API_KEY": "right"})]
 )
 def test_the_key_goes_to_vllm_but_not_into_the_output(
-    options: tuple[str, ...], environment: dict[str, str]
+    options: tuple[str, ...], environment: dict[str, Any]
 ) -> None:
     with StandIn(api_key="right") as server:
         done = run(*urls(server), "--rounds", "1", "--settle", "0.02", *options, **environment)
