@@ -84,7 +84,7 @@ def _changes() -> list[tuple[str, Callable[[], Any], Callable[[], Any]]]:
         ),
         (
             "rule: keep it with its settings",
-            lambda: settings.Settings.policy.func(current),
+            lambda: vars(settings.Settings)["policy"].func(current),
             lambda: current.policy,
         ),
         (

@@ -56,6 +56,11 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
+def scope_name(span: ReadableSpan) -> str:
+    """Return the name of the instrumentation scope that recorded a span, or an empty string."""
+    return span.instrumentation_scope.name if span.instrumentation_scope else ""
+
+
 class Telemetry:
     """The spans and metrics that an instrumented process exported."""
 
@@ -70,12 +75,7 @@ class Telemetry:
         """Return the finished spans, only those of `scope` if it is given."""
         assert finalizers.flush(20)
         finished = self.exporter.get_finished_spans()
-        return [
-            span
-            for span in finished
-            if scope is None
-            or (span.instrumentation_scope is not None and span.instrumentation_scope.name == scope)
-        ]
+        return [span for span in finished if scope is None or scope_name(span) == scope]
 
     @property
     def decided(self) -> list[ReadableSpan]:

@@ -52,7 +52,7 @@ def _is_test(path: Path) -> bool:
     return "tests" in path.relative_to(ROOT).parts
 
 
-def _strings(path: Path) -> Iterator[ast.Constant]:
+def _strings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the string literals of a file, including parts of f-strings, but no docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = {
@@ -61,19 +61,20 @@ def _strings(path: Path) -> Iterator[ast.Constant]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and id(node) not in docstrings:
-            yield node
+        if not isinstance(node, ast.Constant) or id(node) in docstrings:
+            continue
+        if isinstance(node.value, str):
+            yield node.lineno, node.value
 
 
 def _named(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and metric name for each foreign metric name that a file spells."""
-    for node in _strings(path):
-        if node.value in PROGRAM_NAMES:
-            yield node.lineno, node.value
-        for match in FOREIGN.finditer(node.value):
-            if not node.value[match.end() :].startswith("."):  # a file name, such as *_0.5.6.prom
-                yield node.lineno, match[0]
+    for line, text in _strings(path):
+        if text in PROGRAM_NAMES:
+            yield line, text
+        for match in FOREIGN.finditer(text):
+            if not text[match.end() :].startswith("."):  # a file name, such as *_0.5.6.prom
+                yield line, match[0]
 
 
 def test_no_other_module_spells_a_foreign_metric_name() -> None:

@@ -194,7 +194,7 @@ def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir
     tree = workdir / "source"
     if not tree.exists():
         fetch = [
-            python,
+            str(python),
             "-m",
             "pip",
             "download",
@@ -203,7 +203,7 @@ def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir
             "--no-binary",
             ":all:",
             "--dest",
-            workdir,
+            str(workdir),
         ]
         subprocess.run([*fetch, suite.distribution.format(version=version)], check=True)
         with tarfile.open(next(workdir.glob("*.tar.gz"))) as packed:
@@ -234,7 +234,7 @@ def _run(
             "KV_CACHE_MODE": mode,
         }
         command = [
-            python,
+            str(python),
             "-m",
             "pytest",
             "-q",

@@ -104,7 +104,8 @@ def test_hosted_vendors_never_get_the_header(targets: str, instrumented: Telemet
         return httpx.Response(400, json={"error": {"message": "no"}})
 
     def clients() -> Any:
-        http_client = httpx.Client(transport=httpx.MockTransport(answer))
+        # openai 1 and 2 take a client of httpx, openai 3 also one of httpx2.
+        http_client: Any = httpx.Client(transport=httpx.MockTransport(answer))
         yield OpenAI(api_key="key", http_client=http_client)
         yield AzureOpenAI(
             api_key="key",

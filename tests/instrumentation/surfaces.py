@@ -50,28 +50,28 @@ def _helpers(client: Any) -> Any:
     )
 
 
-def create(client: OpenAI, **body: Any) -> None:
+def create(client: Any, **body: Any) -> None:
     assert client.chat.completions.create(**_chat(body)).id
 
 
-def parse(client: OpenAI, **body: Any) -> None:
+def parse(client: Any, **body: Any) -> None:
     _helpers(client).parse(response_format=Answer, **{**_chat(body), "max_tokens": 400})
 
 
-def stream(client: OpenAI, **body: Any) -> None:
+def stream(client: Any, **body: Any) -> None:
     assert [chunk for chunk in client.chat.completions.create(stream=True, **USAGE, **_chat(body))]
 
 
-def stream_helper(client: OpenAI, **body: Any) -> None:
+def stream_helper(client: Any, **body: Any) -> None:
     with _helpers(client).stream(**USAGE, **_chat(body)) as events:
         assert [event for event in events]
 
 
-def raw(client: OpenAI, **body: Any) -> None:
+def raw(client: Any, **body: Any) -> None:
     assert client.chat.completions.with_raw_response.create(**_chat(body)).parse().id
 
 
-def raw_stream(client: OpenAI, **body: Any) -> None:
+def raw_stream(client: Any, **body: Any) -> None:
     assert [
         chunk
         for chunk in client.chat.completions.with_raw_response.create(
@@ -80,100 +80,100 @@ def raw_stream(client: OpenAI, **body: Any) -> None:
     ]
 
 
-def streaming_raw(client: OpenAI, **body: Any) -> None:
+def streaming_raw(client: Any, **body: Any) -> None:
     with client.chat.completions.with_streaming_response.create(**_chat(body)) as response:
         assert response.json()
 
 
-def streaming_raw_parsed(client: OpenAI, **body: Any) -> None:
+def streaming_raw_parsed(client: Any, **body: Any) -> None:
     with client.chat.completions.with_streaming_response.create(**_chat(body)) as response:
         assert response.parse().id
 
 
-def streaming_raw_stream(client: OpenAI, **body: Any) -> None:
+def streaming_raw_stream(client: Any, **body: Any) -> None:
     with client.chat.completions.with_streaming_response.create(
         stream=True, **USAGE, **_chat(body)
     ) as response:
         assert [chunk for chunk in response.parse()]
 
 
-def with_options(client: OpenAI, **body: Any) -> None:
+def with_options(client: Any, **body: Any) -> None:
     assert client.with_options(max_retries=0).chat.completions.create(**_chat(body)).id
 
 
-def post(client: OpenAI, **body: Any) -> None:
+def post(client: Any, **body: Any) -> None:
     assert client.post("/chat/completions", body=_chat(body), cast_to=object)
 
 
-def responses_create(client: OpenAI, **body: Any) -> None:
+def responses_create(client: Any, **body: Any) -> None:
     assert client.responses.create(**_responses(body)).id
 
 
-def responses_stream(client: OpenAI, **body: Any) -> None:
+def responses_stream(client: Any, **body: Any) -> None:
     assert [event for event in client.responses.create(stream=True, **_responses(body))]
 
 
-def responses_stream_helper(client: OpenAI, **body: Any) -> None:
+def responses_stream_helper(client: Any, **body: Any) -> None:
     with client.responses.stream(**_responses(body)) as events:
         assert [event for event in events]
 
 
-def responses_raw(client: OpenAI, **body: Any) -> None:
+def responses_raw(client: Any, **body: Any) -> None:
     assert client.responses.with_raw_response.create(**_responses(body)).parse().id
 
 
-async def a_create(client: AsyncOpenAI, **body: Any) -> None:
+async def a_create(client: Any, **body: Any) -> None:
     assert (await client.chat.completions.create(**_chat(body))).id
 
 
-async def a_parse(client: AsyncOpenAI, **body: Any) -> None:
+async def a_parse(client: Any, **body: Any) -> None:
     await _helpers(client).parse(response_format=Answer, **{**_chat(body), "max_tokens": 400})
 
 
-async def a_stream(client: AsyncOpenAI, **body: Any) -> None:
+async def a_stream(client: Any, **body: Any) -> None:
     assert [
         chunk
         async for chunk in await client.chat.completions.create(stream=True, **USAGE, **_chat(body))
     ]
 
 
-async def a_stream_helper(client: AsyncOpenAI, **body: Any) -> None:
+async def a_stream_helper(client: Any, **body: Any) -> None:
     async with _helpers(client).stream(**USAGE, **_chat(body)) as events:
         assert [event async for event in events]
 
 
-async def a_raw(client: AsyncOpenAI, **body: Any) -> None:
+async def a_raw(client: Any, **body: Any) -> None:
     assert (await client.chat.completions.with_raw_response.create(**_chat(body))).parse().id
 
 
-async def a_raw_stream(client: AsyncOpenAI, **body: Any) -> None:
+async def a_raw_stream(client: Any, **body: Any) -> None:
     response = await client.chat.completions.with_raw_response.create(
         stream=True, **USAGE, **_chat(body)
     )
     assert [chunk async for chunk in response.parse()]
 
 
-async def a_streaming_raw(client: AsyncOpenAI, **body: Any) -> None:
+async def a_streaming_raw(client: Any, **body: Any) -> None:
     async with client.chat.completions.with_streaming_response.create(**_chat(body)) as response:
         assert await response.json()
 
 
-async def a_streaming_raw_stream(client: AsyncOpenAI, **body: Any) -> None:
+async def a_streaming_raw_stream(client: Any, **body: Any) -> None:
     async with client.chat.completions.with_streaming_response.create(
         stream=True, **USAGE, **_chat(body)
     ) as response:
         assert [chunk async for chunk in await response.parse()]
 
 
-async def a_with_options(client: AsyncOpenAI, **body: Any) -> None:
+async def a_with_options(client: Any, **body: Any) -> None:
     assert (await client.with_options(max_retries=0).chat.completions.create(**_chat(body))).id
 
 
-async def a_responses_create(client: AsyncOpenAI, **body: Any) -> None:
+async def a_responses_create(client: Any, **body: Any) -> None:
     assert (await client.responses.create(**_responses(body))).id
 
 
-async def a_responses_stream(client: AsyncOpenAI, **body: Any) -> None:
+async def a_responses_stream(client: Any, **body: Any) -> None:
     assert [event async for event in await client.responses.create(stream=True, **_responses(body))]
 
 

@@ -57,7 +57,7 @@ def text_of(client: OpenAI, stream: bool) -> str:
     answer: Any = client.chat.completions.create(**CALL, stream=stream)
     if stream:
         return "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
-    return answer.choices[0].message.content
+    return str(answer.choices[0].message.content)
 
 
 async def text_of_async(client: AsyncOpenAI, stream: bool) -> str:
@@ -66,7 +66,7 @@ async def text_of_async(client: AsyncOpenAI, stream: bool) -> str:
         return "".join(
             [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
         )
-    return answer.choices[0].message.content
+    return str(answer.choices[0].message.content)
 
 
 @pytest.mark.parametrize("seam", SEAMS)
@@ -293,9 +293,9 @@ class BrokenTracerProvider(TracerProvider):
         super().__init__()
         self.method = method
 
-    def get_tracer(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if name != "otel_kvpolicy":
-            return super().get_tracer(name, *args, **kwargs)
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> Any:
+        if instrumenting_module_name != "otel_kvpolicy":
+            return super().get_tracer(instrumenting_module_name, *args, **kwargs)
         span = MagicMock(spec=NonRecordingSpan)
         span.is_recording.return_value = True
         span.get_span_context.return_value = INVALID_SPAN_CONTEXT

@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor, kv_context
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
+from tests.conftest import attributes as attributes_of
 
 from . import surfaces
 from .surfaces import ASYNC, SYNC
@@ -32,7 +33,7 @@ def test_every_surface_is_decided_once(
     [request] = server.requests
     assert request.body["kv_transfer_params"] == SKIP
     [span] = instrumented.spans("otel_kvpolicy")
-    attributes = dict(span.attributes or {})
+    attributes = attributes_of(span)
     assert (span.name, span.kind) == ("chat stand-in", SpanKind.CLIENT)
     assert attributes["kvpolicy.decision"] == "skip"
     assert attributes["kvpolicy.hint.outcome"] == "applied"
@@ -75,7 +76,7 @@ def test_a_sampler_can_use_the_decision(server: StandIn, telemetry: Telemetry) -
             kind: Any = None,
             attributes: Any = None,
             links: Any = None,
-            **_: Any,
+            trace_state: Any = None,
         ) -> SamplingResult:
             kept = (attributes or {}).get("kvpolicy.decision") == "skip"
             return SamplingResult(
@@ -96,7 +97,7 @@ def test_a_sampler_can_use_the_decision(server: StandIn, telemetry: Telemetry) -
                 client.chat.completions.create(model="stand-in", messages=messages)  # type: ignore[arg-type]
     finally:
         instrumentor.uninstrument()
-    assert [span.attributes["kvpolicy.decision"] for span in telemetry.decided] == ["skip"]
+    assert [attributes_of(span)["kvpolicy.decision"] for span in telemetry.decided] == ["skip"]
 
 
 @pytest.mark.parametrize(
@@ -119,14 +120,13 @@ def test_a_stored_call_is_cached_and_reports_its_cached_tokens(
     for _ in range(2):
         surfaces.run(surface, server.base_url, messages=unique)
     assert [request.body["kv_transfer_params"] for request in server.requests] == [STORE, STORE]
-    first, second = instrumented.decided
-    assert first.attributes and second.attributes
-    assert second.attributes["kvpolicy.reasons"] == ("long_shared_prefix",)
-    assert first.attributes["gen_ai.usage.cache_read.input_tokens"] == 0
-    assert second.attributes["gen_ai.usage.cache_read.input_tokens"] > 1000
+    first, second = map(attributes_of, instrumented.decided)
+    assert second["kvpolicy.reasons"] == ("long_shared_prefix",)
+    assert first["gen_ai.usage.cache_read.input_tokens"] == 0
+    assert second["gen_ai.usage.cache_read.input_tokens"] > 1000
     assert (
         instrumented.total("kvpolicy.cached.tokens")
-        == second.attributes["gen_ai.usage.cache_read.input_tokens"]
+        == second["gen_ai.usage.cache_read.input_tokens"]
     )
 
 

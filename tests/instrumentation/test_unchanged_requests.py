@@ -240,7 +240,7 @@ def test_the_result_is_the_object_that_the_client_made(
     assert client.chat.completions.with_raw_response.create(**call) is made[-1]
     stream = client.chat.completions.create(**call, stream=True)
     assert stream is made[-1]
-    stream.close()
+    made[-1].close()
 
 
 def test_the_server_address_follows_the_base_url_of_the_client(

@@ -13,6 +13,7 @@ from otel_kvpolicy import KVCacheLayeringPolicy, KVPolicyInstrumentor, configure
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
+from tests.conftest import attributes as span_attributes
 
 from .trained_rule import SYSTEM, active_state, message, question, task, trained_file
 
@@ -142,7 +143,7 @@ async def test_the_rule_learns_from_streams_of_async_clients(
     server: StandIn, instrumented: Telemetry
 ) -> None:
     configure(rule="adaptive")
-    messages = [message("system", SYSTEM), *question()]
+    messages: Any = [message("system", SYSTEM), *question()]
     async with AsyncOpenAI(base_url=server.base_url, api_key="key") as client:
         for _ in range(3):
             stream = await client.chat.completions.create(
@@ -191,9 +192,10 @@ def test_a_call_in_flight_counts_as_stored_only_after_its_first_chunk(
 ) -> None:
     configure(rule="adaptive")
     first, second = two_calls_with_one_prefix()
+    client: Any
     with (
         OpenAI(base_url=forgetful.base_url, api_key="key") as client,
-        client.chat.completions.create(model="stand-in", messages=first, stream=True) as stream,  # type: ignore[call-overload]
+        client.chat.completions.create(model="stand-in", messages=first, stream=True) as stream,
     ):
         if first_chunk_read:
             next(stream)
@@ -264,13 +266,13 @@ def test_cached_tokens_are_recorded_by_cache_if_enabled(instrumented: Telemetry)
         >= second["gen_ai.usage.cache_read.input_tokens"]
         > 0
     )
-    cached = {}
+    cached: dict[str, float] = {}
     for point, value in instrumented.points("kvpolicy.cached.tokens"):
         cached[point["kvpolicy.cache.source"]] = (
             cached.get(point["kvpolicy.cache.source"], 0) + value
         )
     total = sum(
-        (span.attributes or {}).get("gen_ai.usage.cache_read.input_tokens", 0)
+        span_attributes(span).get("gen_ai.usage.cache_read.input_tokens", 0)
         for span in instrumented.decided
     )
     assert cached["lmcache"] == second["gen_ai.usage.cache_read.input_tokens"]

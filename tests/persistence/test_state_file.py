@@ -30,9 +30,10 @@ with OpenAI(api_key="key") as client:
 
 
 def call(server: StandIn) -> None:
+    messages: Any = [message("user", "hi")]
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         assert client.chat.completions.create(
-            model="stand-in", messages=[message("user", "hi")], max_tokens=2
+            model="stand-in", messages=messages, max_tokens=2
         ).choices
 
 

@@ -82,7 +82,8 @@ def test_a_shrinking_cache_is_noticed() -> None:
 def test_a_restored_lifetime_equals_the_exported_one() -> None:
     lifetime = after_returns(60, spread(500, 10, 1000))
     other = Lifetime.restored(json.loads(json.dumps(lifetime.export())))
-    assert (other.seconds, other.survival) == (lifetime.seconds, pytest.approx(lifetime.survival))
+    assert other.seconds == lifetime.seconds
+    assert other.survival == pytest.approx(lifetime.survival)
     assert other.price == pytest.approx(lifetime.price)
 
 

@@ -156,7 +156,7 @@ def test_a_decision_built_without_validation_equals_a_validated_one() -> None:
 def test_a_decision_is_frozen() -> None:
     decision = decide(user_prompt="hi")
     with pytest.raises(ValidationError, match="frozen"):
-        decision.skip_save = False  # type: ignore[misc]
+        decision.skip_save = False
 
 
 @pytest.mark.parametrize(

@@ -21,20 +21,20 @@ Act = Callable[[], Awaitable[None]]
 EarlyExit = Callable[[Agent[Any, Any], str, Act], Awaitable[None]]
 
 
-async def texts(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
+async def texts(agent: Agent[Any, Any], prompt: Any, **given: Any) -> AsyncGenerator[Any, None]:
     async with agent.run_stream(prompt, **given) as result:
         async for text in result.stream_text():
             yield text
 
 
-async def events(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
+async def events(agent: Agent[Any, Any], prompt: Any, **given: Any) -> AsyncGenerator[Any, None]:
     async with agent.run_stream_events(prompt, **given) as stream:
         async for event in stream:
             yield event
 
 
 async def node_events(
-    agent: Agent[Any, Any], prompt: str, **given: Any
+    agent: Agent[Any, Any], prompt: Any, **given: Any
 ) -> AsyncGenerator[Any, None]:
     async with agent.iter(prompt, **given) as steps:
         async for node in steps:
@@ -89,28 +89,28 @@ async def _drain(stream: AsyncGenerator[Any, None]) -> None:
         pass
 
 
-def run(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> Any:
+def run(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> Any:
     return loop.run_until_complete(agent.run(prompt, **given))
 
 
-def run_sync(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> Any:
+def run_sync(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> Any:
     return agent.run_sync(prompt, **given)
 
 
-def run_stream(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def run_stream(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     loop.run_until_complete(_drain(texts(agent, prompt, **given)))
 
 
-def run_stream_sync(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def run_stream_sync(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     for _ in agent.run_stream_sync(prompt, **given).stream_text():
         pass
 
 
-def run_stream_events(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def run_stream_events(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     loop.run_until_complete(_drain(events(agent, prompt, **given)))
 
 
-def iterate(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def iterate(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     async def use() -> None:
         async with agent.iter(prompt, **given) as steps:
             async for _ in steps:
@@ -119,7 +119,7 @@ def iterate(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> No
     loop.run_until_complete(use())
 
 
-def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     loop.run_until_complete(_drain(node_events(agent, prompt, **given)))
 
 

@@ -20,7 +20,7 @@ from pydantic_ai.usage import UsageLimits
 
 from otel_kvpolicy import kv_context
 from otel_kvpolicy.standin import StandIn
-from tests.conftest import Telemetry
+from tests.conftest import Telemetry, scope_name
 
 from . import run_styles
 from .conftest import Model, attributes
@@ -33,7 +33,7 @@ def names(telemetry: Telemetry) -> Counter[str]:
 
 
 def scopes(telemetry: Telemetry) -> list[str]:
-    return [span.instrumentation_scope.name for span in telemetry.decided]
+    return [scope_name(span) for span in telemetry.decided]
 
 
 @pytest.mark.slow

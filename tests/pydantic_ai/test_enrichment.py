@@ -190,7 +190,7 @@ def test_earlier_messages_count_as_history(
     assert attributes(second)["kvpolicy.signals.history_tokens"] >= 100
 
 
-EXTRAS = {
+EXTRAS: dict[str, Any] = {
     "agent": {"extra_body": {"top_k": 5, "kv_transfer_params": {"lmcache.tag.team": "a"}}},
     "run": {"extra_body": {"min_p": 0.1}},
 }

@@ -35,7 +35,7 @@ def _provider(module_name: str, name: str, **options: Any) -> Any:
     return getattr(module, name)(**options)
 
 
-PROVIDERS = {
+PROVIDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "OpenAIProvider": ("openai", {"base_url": True, "api_key": "key"}),
     "VLLMProvider": ("vllm", {"base_url": True, "api_key": "key"}),
     "OllamaProvider": ("ollama", {"base_url": True, "api_key": "key"}),

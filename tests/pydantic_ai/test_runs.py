@@ -16,7 +16,7 @@ from pydantic_ai.models.test import TestModel
 
 from otel_kvpolicy import KVPolicyInstrumentor
 from otel_kvpolicy.standin import StandIn
-from tests.conftest import Telemetry
+from tests.conftest import Telemetry, scope_name
 
 from . import run_styles
 from .conftest import Model, attributes
@@ -75,7 +75,7 @@ def test_each_step_of_a_tool_loop_is_decided(
     assert instrumented.total("kvpolicy.decisions") == 2
     assert instrumented.total("kvpolicy.errors") == 0
     first, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
-    assert {span.instrumentation_scope.name for span in (first, second)} == {
+    assert {scope_name(span) for span in (first, second)} == {
         "pydantic-ai" if traced else "otel_kvpolicy"
     }
     assert attributes(first)["kvpolicy.reasons"] == ("one_off_short_prompt",)
@@ -209,7 +209,7 @@ def test_an_output_retry_is_another_decision(
     kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
     agent = Agent(model(kind), name="scout")
-    rejected = []
+    rejected: list[str] = []
 
     @agent.output_validator
     def once(output: str) -> str:

@@ -115,9 +115,10 @@ def test_counters_are_exact_after_restarts_and_outages(tmp_path: Path) -> None:
         assert counted(prometheus, "store", "applied") == kinds["store"]
         tokens = prometheus.number(f"sum({names.CACHED_TOKENS.prometheus})")
         assert tokens == sum(call["cached"] for call in seen)
-        decided = lambda: [  # noqa: E731
-            span for span in jaeger.spans("app") if names.DECISION in tags(span)
-        ]
+
+        def decided() -> list[dict[str, Any]]:
+            return [span for span in jaeger.spans("app") if names.DECISION in tags(span)]
+
         until(lambda: len(decided()) >= len(seen), "all spans arrive")
         assert len({span["spanID"] for span in decided()}) == len(seen)
 
