@@ -282,7 +282,7 @@ def _estimate(span: RecordedSpan) -> Note:
     )
     script = span.text(names.SCRIPT)
     if script is not None:
-        basis += f", learned from the server's counts for prompts of kind {script}"
+        basis += f" (auto, for prompts of kind {script})"
     total, counted = span.count(names.SIGNAL_TOTAL_TOKENS), span.count(names.USAGE_INPUT_TOKENS)
     values: dict[str, Any] = {
         "chars_per_token": chars,
