@@ -176,9 +176,9 @@ def _calibrate(
     """Return the characters per token to decide a call with."""
     model = body.get("model")
     cache = destination.origin, model if isinstance(model, str) else ""
-    script = script_of_request(body, text)
-    chars = total_chars(text) if is_all_text(body, text) else 0
-    return Calibrated(cache, script, calibration.ratio(cache, script), chars)
+    chars = total_chars(text)
+    script = script_of_request(body, text, chars)
+    return calibration.calibrated(cache, script, chars if is_all_text(body, text) else 0)
 
 
 def _outcome(
@@ -254,8 +254,9 @@ def _with_ratio(verdict: Verdict, calibrated: Calibrated | None) -> Verdict:
     """Record the ratio that was learned, instead of the one that the rule starts with."""
     if calibrated is None:
         return verdict
-    learned = {CHARS_PER_TOKEN: round(calibrated.ratio, 3), SCRIPT: calibrated.script}
-    return verdict._replace(attributes={**verdict.attributes, **learned})
+    decision, rule, sentence, attributes = verdict
+    learned = {**attributes, CHARS_PER_TOKEN: calibrated.ratio, SCRIPT: calibrated.script}
+    return Verdict(decision, rule, sentence, learned)
 
 
 def _has_own_rule(policy: KVCacheLayeringPolicy | None) -> bool:

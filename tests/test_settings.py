@@ -275,3 +275,34 @@ def test_any_environment_gives_valid_settings(
         assert settings.min_prefix_tokens >= 0
         assert settings.chars_per_token > 0
         assert decide(user_prompt="hi").reasons
+
+
+@pytest.mark.parametrize("value", ["auto", " Auto "])
+def test_characters_per_token_may_be_auto(
+    value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KV_CACHE_CHARS_PER_TOKEN", value)
+    settings = otel_kvpolicy.settings.current()
+    assert repr(settings.chars_per_token) == "auto"
+    assert settings.policy.chars_per_token == 4.0  # where neither server nor model is known
+    assert decide(user_prompt="x" * 400).signals["total_tokens"] == 100
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("value", ["automatic", "nan", "inf", "4,0"])
+def test_characters_per_token_that_are_no_number_get_one_warning(
+    value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KV_CACHE_CHARS_PER_TOKEN", value)
+    for _ in range(3):
+        assert otel_kvpolicy.settings.current().chars_per_token == 4.0
+    [warning] = caplog.messages
+    assert "KV_CACHE_CHARS_PER_TOKEN" in warning
+    assert "a number or auto" in warning
+
+
+def test_a_policy_in_code_accepts_auto() -> None:
+    policy = otel_kvpolicy.KVCacheLayeringPolicy(chars_per_token="auto")
+    assert policy.decide(user_prompt="x" * 400).signals["total_tokens"] == 100
+    with pytest.raises(ValueError, match="auto"):
+        otel_kvpolicy.KVCacheLayeringPolicy(chars_per_token="4")  # type: ignore[arg-type]

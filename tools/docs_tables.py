@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_kvpolicy.policy import REASONS, THRESHOLDS
+from otel_kvpolicy.policy.calibration import SCRIPTS, STARTING_RATIOS
 from otel_kvpolicy.settings import CONFIG_FILE, Settings, env_name
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry.names import ATTRIBUTES, METRICS
@@ -68,6 +69,15 @@ def reason_table() -> str:
     settings = {item.reason: f"`{env_name(item.setting)}`" for item in THRESHOLDS}
     rows = ((f"`{code}`", meaning, settings.get(code, "")) for code, meaning in REASONS.items())
     return _table(("reason code", "meaning", "threshold"), rows)
+
+
+def script_table() -> str:
+    """Return the kinds of text that learn characters per token, as Markdown."""
+    rows = (
+        (f"`{script}`", meaning, f"{STARTING_RATIOS[script]:g}")
+        for script, meaning in SCRIPTS.items()
+    )
+    return _table(("kind", "text", "starting ratio"), rows)
 
 
 def settings_table() -> str:
@@ -136,6 +146,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "metrics": metric_table,
     "points": point_table,
     "reasons": reason_table,
+    "scripts": script_table,
     "settings": settings_table,
 }
 """Name of a mark -> function that returns the text between the marks."""

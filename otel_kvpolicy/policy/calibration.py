@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-TEXT: Final = "text"
+PROSE: Final = "prose"
+CODE: Final = "code"
 DATA: Final = "data"
 ENCODED: Final = "encoded"
 ACCENTED: Final = "accented"
@@ -24,8 +25,9 @@ WIDE: Final = "wide"
 TOOLS: Final = "tools"
 
 SCRIPTS: Final[dict[str, str]] = {
-    TEXT: "English, and source code",
-    DATA: "JSON, numbers, and other text full of digits and punctuation",
+    PROSE: "English",
+    CODE: "source code, and text with many numbers and punctuation marks",
+    DATA: "JSON and numbers: more than a quarter of it is digits and punctuation",
     ENCODED: "base64, hexadecimal: neither spaces nor quotes",
     ACCENTED: "Latin letters with accents, or a mix with another script",
     ALPHABETIC: "Cyrillic, Greek, Arabic, Hebrew: two bytes a character in UTF-8",
@@ -39,7 +41,8 @@ WITH_RESULTS: Final = {script: f"{script}+results" for script in SCRIPTS if scri
 message is not, so such conversations have their own ratio."""
 
 _STARTS: Final = {
-    TEXT: 4.0,
+    PROSE: 4.0,
+    CODE: 4.0,
     DATA: 2.3,
     ENCODED: 1.4,
     ACCENTED: 3.0,
@@ -70,9 +73,10 @@ not counted, or the server counts something else."""
 
 _MAX_RATIOS: Final = 1024
 
-_DENSE: Final = 0.25
-"""Share of digits and punctuation from which ASCII text is data. English has 0.05, code 0.12, JSON
-at least 0.3."""
+_CODE: Final = 0.08
+_DATA: Final = 0.25
+"""Share of digits and punctuation from which ASCII text is of each kind. English has 0.05, code
+0.12, JSON at least 0.3."""
 
 _SOLID_CHARS: Final = 64
 """A sample this long without a space or a quote is encoded data."""
@@ -101,7 +105,7 @@ class Auto(float):
     __str__ = __repr__
 
 
-AUTO: Final = Auto(STARTING_RATIOS[TEXT])
+AUTO: Final = Auto(STARTING_RATIOS[PROSE])
 
 
 def script_of(sample: str) -> str:
@@ -112,12 +116,14 @@ def script_of(sample: str) -> str:
     """
     chars = len(sample)
     encoded = sample.encode("utf-8", "surrogatepass")
-    if len(encoded) > _ACCENTED * chars:
-        width = len(encoded) / chars
+    if not sample.isascii() and (width := len(encoded) / chars) > _ACCENTED:
         return WIDE if width >= _WIDE else ALPHABETIC if width >= _ALPHABETIC else ACCENTED
     if " " not in sample and '"' not in sample and chars >= _SOLID_CHARS:
         return ENCODED
-    return DATA if len(encoded.translate(None, _LETTERS_AND_SPACE)) > _DENSE * chars else TEXT
+    dense = len(encoded.translate(None, _LETTERS_AND_SPACE))
+    if dense > _DATA * chars:
+        return DATA
+    return CODE if dense > _CODE * chars or "\n " in sample else PROSE  # an indented line is code
 
 
 class _Ratio:
@@ -137,7 +143,7 @@ class _Ratio:
         self._observed.append(observed)
         if len(self._observed) >= MIN_OBSERVATIONS:
             # One of the observations, not the mean of two: equal ones are then reached, not passed.
-            self.value = sorted(self._observed)[len(self._observed) // 2]
+            self.value = round(sorted(self._observed)[len(self._observed) // 2], 3)
 
 
 class Calibrated(NamedTuple):
@@ -175,15 +181,17 @@ class Calibration:
     def __len__(self) -> int:
         return len(self._ratios)
 
-    def ratio(self, cache: Hashable, script: str) -> float:
-        """Return the characters per token of a script in a cache.
+    def calibrated(self, cache: Hashable, script: str, chars: int) -> Calibrated:
+        """Return the ratio to decide a call with.
 
         Args:
             cache: what tells caches apart, such as the server's origin and the model.
             script: a key of :data:`STARTING_RATIOS`.
+            chars: characters of the prompt; 0 if the call teaches nothing.
         """
         ratio = self._ratios.get((cache, script))
-        return STARTING_RATIOS[script] if ratio is None else ratio.value
+        value = STARTING_RATIOS[script] if ratio is None else ratio.value
+        return Calibrated(cache, script, value, chars)
 
     def learn(self, call: Calibrated, tokens: int) -> float | None:
         """Learn from the prompt tokens that the server counted.

@@ -35,9 +35,8 @@ class CountedText(CallText):
 
 def total_chars(text: CallText) -> int:
     """Return the characters of a whole prompt."""
-    return (
-        text.prefix_chars + text.tool_chars + text.history_chars + text.rag_chars + text.user_chars
-    )
+    prefix, tools, history, rag, user, _ = text
+    return prefix + tools + history + rag + user
 
 
 SIGNALS: Final = (

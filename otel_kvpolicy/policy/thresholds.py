@@ -162,7 +162,7 @@ ATTRIBUTES: Final = (
     RuleAttribute(
         SCRIPT,
         "string",
-        "with KV_CACHE_CHARS_PER_TOKEN=auto: kind of text in the prompt, such as text, data or "
+        "with KV_CACHE_CHARS_PER_TOKEN=auto: kind of text in the prompt, such as prose, data or "
         "wide",
         always=False,
     ),

@@ -258,6 +258,12 @@ def test_an_estimate_that_cost_the_verdict_is_a_caveat(explain: Explain) -> None
     assert call["verdict"] == "skip"
 
 
+def test_the_kind_of_text_is_named_if_its_ratio_is_learned(explain: Explain) -> None:
+    otel_kvpolicy.configure(chars_per_token="auto")
+    values = note_values(explain(MANUAL, HI)["caveats"], "estimate")
+    assert (values["script"], values["chars_per_token"]) == ("prose", 4)
+
+
 def test_a_call_near_a_threshold_is_a_close_call(explain: Explain) -> None:
     assert "close_call" in codes(explain(user(1500))["caveats"])
     assert "close_call" not in codes(explain(HI)["caveats"])

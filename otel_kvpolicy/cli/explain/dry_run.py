@@ -16,6 +16,7 @@ from ...hints.targets import Origin
 from ...persistence import state_file
 from ...pipeline import UNKNOWN_DESTINATION, Destination, decide_call
 from ...policy.adaptive.rule import AdaptiveRule
+from ...policy.calibration import Calibration
 from ...requests import read_chat, read_responses
 from ...telemetry import names
 from ...telemetry.spans import decision_attributes
@@ -103,6 +104,7 @@ def dry_run(
         CallContext(role=role),
         settings=now,
         adaptive=_adaptive_rule(now) if now.uses_adaptive else None,
+        calibration=Calibration(),  # what running processes have learned is not known here
         destination=destination or UNKNOWN_DESTINATION,
     )
     if decided.fault is not None:

@@ -280,8 +280,17 @@ def _estimate(span: RecordedSpan) -> Note:
         if chars
         else "Tokens are estimated from characters"
     )
+    script = span.text(names.SCRIPT)
+    if script is not None:
+        basis += f" (auto, for prompts of kind {script})"
     total, counted = span.count(names.SIGNAL_TOTAL_TOKENS), span.count(names.USAGE_INPUT_TOKENS)
-    values = {"chars_per_token": chars, "estimated_tokens": total, "counted_tokens": counted}
+    values: dict[str, Any] = {
+        "chars_per_token": chars,
+        "estimated_tokens": total,
+        "counted_tokens": counted,
+    }
+    if script is not None:
+        values["script"] = script
     if not total or not counted:
         return Note("estimate", f"{basis}, not counted by a tokenizer.", values)
     text = f"{basis}: {total} in total. The server counted {counted} ({counted / total - 1:+.0%})."
