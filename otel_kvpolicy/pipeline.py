@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from .context import CallContext
 from .hints.dialect import Dialect
-from .hints.lmcache import LMCACHE
 from .hints.targets import Origin
 from .layering_policy import KVCacheLayeringPolicy
 from .policy import CallText, KVCacheDecision, ThresholdsRule, Verdict
@@ -72,12 +71,14 @@ class DecidedCall(NamedTuple):
 
     Attributes:
         record: what is recorded about the call.
+        dialect: how the server is told.
         params: new value of the dialect's field; None leaves the body as it is.
         feedback: for the adaptive rule, if it has seen the call and the server's cache is ours.
         fault: what went wrong while the hint was built, if the outcome is ``error``.
     """
 
     record: CallRecord
+    dialect: Dialect
     params: Any = None
     feedback: Feedback | None = None
     fault: Exception | None = None
@@ -92,7 +93,6 @@ def decide_call(
     policy: KVCacheLayeringPolicy | None = None,
     adaptive: AdaptiveRule | None = None,
     destination: Destination = UNKNOWN_DESTINATION,
-    dialect: Dialect = LMCACHE,
 ) -> DecidedCall:
     """Decide a call and work out what is sent to the server.
 
@@ -105,9 +105,17 @@ def decide_call(
             settings name.
         adaptive: the adaptive rule, if it is active or shadowing.
         destination: where the call goes.
-        dialect: how the server is told.
     """
-    ruling = _rule(text, body, context, policy=policy, settings=settings, adaptive=adaptive)
+    dialect = settings.dialect.of(destination.origin)
+    ruling = _rule(
+        text,
+        body,
+        context,
+        policy=policy,
+        settings=settings,
+        adaptive=adaptive,
+        partial=settings.partial_store and dialect.keeps_parts(settings.hint_keys),
+    )
     decision = ruling.verdict.decision
     given = body.get(dialect.field)
     callers = dialect.is_callers(given)
@@ -141,7 +149,7 @@ def decide_call(
     feedback = None
     if adaptive is not None and ruling.seen is not None and destination.allowed:
         feedback = Feedback(adaptive, ruling.seen, dialect.caller_caps(given))
-    return DecidedCall(record, params, feedback, fault)
+    return DecidedCall(record, dialect, params, feedback, fault)
 
 
 def _outcome(
@@ -182,6 +190,7 @@ def _rule(
     policy: KVCacheLayeringPolicy | None,
     settings: Settings,
     adaptive: AdaptiveRule | None,
+    partial: bool,
 ) -> _Ruling:
     thresholds = settings.policy if policy is None else policy.in_force
     counted = text
@@ -199,7 +208,9 @@ def _rule(
         shadow = None
         if settings.shadow:
             shadow = _by_thresholds(thresholds, policy, text, body, context)
-        keep = _keep_tokens(decision, seen, settings)
+        keep = 0
+        if partial and decision.skip_save:
+            keep = seen.keep_tokens(settings.chars_per_token)
         return _Ruling(adaptive.verdict(decision, seen), shadow, keep, seen)
     shadow = adaptive.verdict(decision, seen) if settings.shadow else None
     return _Ruling(
@@ -221,12 +232,6 @@ def _by_thresholds(
         **decide_arguments(body), rag_context=context.rag_context, role=context.role
     )
     return thresholds.verdict(decision)._replace(rule=policy.rule)
-
-
-def _keep_tokens(decision: KVCacheDecision, call: AdaptiveCall, settings: Settings) -> int:
-    if not settings.partial_store or settings.hint_keys == "skip_save" or not decision.skip_save:
-        return 0
-    return call.keep_tokens(settings.chars_per_token)
 
 
 def _set_apart(text: CallText, rag_chars: int) -> CallText:

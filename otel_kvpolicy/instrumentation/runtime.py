@@ -12,7 +12,6 @@ from opentelemetry.trace import Span, Tracer
 from .. import settings
 from ..context import call_context
 from ..hints.dialect import Dialect
-from ..hints.lmcache import LMCACHE
 from ..hints.targets import Origin, RejectedOrigins
 from ..layering_policy import KVCacheLayeringPolicy
 from ..persistence import AdaptiveState
@@ -43,7 +42,6 @@ class Runtime:
         instruments: metric instruments.
         policy: rule passed to the instrumentor; None for the rule that the settings name.
         hook: the application's decision hook.
-        dialect: how servers are told what to store.
 
     Attributes:
         errors: counts and logs internal errors.
@@ -57,13 +55,11 @@ class Runtime:
         instruments: Instruments,
         policy: KVCacheLayeringPolicy | None = None,
         hook: DecisionHook | None = None,
-        dialect: Dialect = LMCACHE,
     ) -> None:
         self.tracer = tracer
         self.instruments = instruments
         self.policy = policy
         self.hook = hook
-        self.dialect = dialect
         self.errors = ErrorReporter(instruments)
         self.rejected = RejectedOrigins()
         self.adaptive = AdaptiveState(self.errors.report)
@@ -108,12 +104,11 @@ class Runtime:
                     now.targets.allow(origin, azure=request.is_azure),
                     origin in self.rejected,
                 ),
-                dialect=self.dialect,
             )
             seconds = time.perf_counter() - started
             record = self._fold(decided, request)
             if record.outcome == "caller":
-                self._check(body.get(self.dialect.field), origin)
+                self._check(decided.dialect, body, origin)
             seam = "span"
             span = spans.current_chat_span()
             call = ChatCall(
@@ -125,7 +120,10 @@ class Runtime:
                 origin=origin,
                 seconds=seconds,
                 settings=now,
+                dialect=decided.dialect,
             )
+            if record.outcome == "applied" and decided.params is not None:
+                call.guard_redirects(body, azure=request.is_azure)
         except Exception as error:  # noqa: BLE001 - an internal error must not reach the caller
             self.errors.report(seam, error)
             return None
@@ -140,7 +138,7 @@ class Runtime:
         fault = decided.fault
         if fault is None and decided.params is not None:
             try:
-                request.add(self.dialect.field, decided.params)
+                request.add(decided.dialect.field, decided.params)
             except Exception as error:  # noqa: BLE001 - the request goes out without the hint
                 fault = error
         if fault is None:
@@ -148,9 +146,9 @@ class Runtime:
         self.errors.report("hint", fault)
         return decided.record._replace(outcome="error", keep_tokens=0)
 
-    def _check(self, given: Any, origin: Origin) -> None:
+    def _check(self, dialect: Dialect, body: Mapping[Any, Any], origin: Origin) -> None:
         """Warn once for each server if the caller's own hint can crash it."""
-        problem = self.dialect.malformed(given)
+        problem = dialect.malformed(body.get(dialect.field))
         if (
             problem is not None
             and origin not in self._warned_of
