@@ -45,6 +45,8 @@ is not listed rejects the hint, the call is repeated without it."""
 
 _PATTERN: Final = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}|\*))?")
 
+_ADDRESSES: Final = re.compile(r"\d{1,3}\.[\d.*]*")
+
 
 class Origin(NamedTuple):
     """A server: scheme, host (lower case, IDNA-encoded) and port."""
@@ -64,7 +66,8 @@ class Origin(NamedTuple):
 class HostPattern:
     """A host pattern such as ``gb10.local``, ``*.lan:8000`` or ``[::1]:8000``.
 
-    ``*`` matches any characters. A pattern without a port, or with the port ``*``, matches any
+    ``*`` matches any characters, dots included, but in a pattern for IPv4 addresses such as
+    ``10.0.0.*`` only digits and dots. A pattern without a port, or with the port ``*``, matches any
     port.
 
     Args:
@@ -98,8 +101,7 @@ class Targets:
 
     Args:
         text: ``auto``, ``all``, or host patterns separated by commas, such as ``gb10.local``,
-            ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``. ``*`` matches any characters, and a
-            pattern without a port matches any port.
+            ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``; see :class:`HostPattern`.
 
     Raises:
         ValueError: a pattern is not a host.
@@ -155,7 +157,9 @@ def _encoded(host: str) -> str:
 
 
 def _glob(host: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, host.split("*"))))
+    # 10.0.0.* must not match 10.0.0.7.example.com.
+    anything = r"[\d.]*" if _ADDRESSES.fullmatch(host) else ".*"
+    return re.compile(anything.join(map(re.escape, host.split("*"))))
 
 
 _HOSTED: Final = tuple(map(_glob, HOSTED_VENDORS))

@@ -2,9 +2,8 @@
 
 ``OffloadingConnector`` reads ``max_offload_tokens`` since vLLM 0.23.0 and stores at most that many
 leading tokens of the request, in whole chunks. It accepts an int from 0 up, and no bool; anything
-else is ignored with a warning in the server's log. Everything that plugs into the connector obeys
-the key, too, such as its tiers for file systems and llm-d's file system backend. vLLM calls the key
-experimental.
+else is ignored with a warning in the server's log. The connector applies the cap before any of its
+tiers, such as CPU memory or a file system, sees the request. vLLM calls the key experimental.
 """
 
 from __future__ import annotations
