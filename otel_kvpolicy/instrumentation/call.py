@@ -42,8 +42,8 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_context", "_dialect", "_done", "_feedback", "_hint",
-        "_hint_token", "_lock", "_origin", "_ours", "_record", "_runtime", "_seconds", "_settings",
+        "_answer", "_attributes", "_context", "_dialect", "_done", "_feedback",
+        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_record", "_runtime", "_seconds", "_settings",
         "_started", "_token", "pulling", "span",
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ class ChatCall:
         self._done = False
         self._lock = threading.Lock()
         self._token: Any = None
-        self._hint: redirects.SentHint | None = None
+        self._guarded: tuple[Mapping[Any, Any], bool] | None = None
         self._hint_token: Any = None
         self.pulling = False
 
@@ -87,6 +87,13 @@ class ChatCall:
             body: the request as the caller wrote it.
             azure: True if the client is made for Azure OpenAI.
         """
+        self._guarded = (body, azure)
+
+    def _on_redirect(self, request: Any) -> Any:
+        """Return the request with which the HTTP client follows a redirect."""
+        if self._guarded is None:
+            return request
+        body, azure = self._guarded
         settings, dialect, rejected = self._settings, self._dialect, self._runtime.rejected
 
         def allows(origin: Origin) -> bool:
@@ -96,14 +103,16 @@ class ChatCall:
                 and origin not in rejected
             )
 
-        self._hint = redirects.SentHint(
-            dialect.field,
-            body,
-            self._origin,
-            allows,
-            self._withheld,
-            lambda error: self.report("redirect", error),
-        )
+        hint = redirects.SentHint(dialect.field, body, self._origin, allows)
+        try:
+            plain = hint.withheld(request)
+        except Exception as error:  # noqa: BLE001 - an internal error must not fail the call
+            self.report("redirect", error)
+            return request
+        if plain is None:
+            return request
+        self._withheld()
+        return plain
 
     def _withheld(self) -> None:
         """Note that the server that answers is one that may not be sent the hint."""
@@ -135,8 +144,8 @@ class ChatCall:
     def __enter__(self) -> ChatCall:
         if self._ours:
             self._token = otel_context.attach(self._context)
-        if self._hint is not None:
-            self._hint_token = redirects.mark(self._hint)
+        if self._guarded is not None:
+            self._hint_token = redirects.mark(self._on_redirect)
         return self
 
     def __exit__(
@@ -149,7 +158,7 @@ class ChatCall:
             self.fail(error)
         if self._hint_token is not None:
             redirects.unmark(self._hint_token)
-            self._hint_token = self._hint = None
+            self._hint_token = self._guarded = None
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None

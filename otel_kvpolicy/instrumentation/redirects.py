@@ -19,6 +19,9 @@ from ..hints.targets import Origin
 
 _METHOD: Final = "_build_redirect_request"
 
+Follow = Callable[[Any], Any]
+"""Takes the request with which a client would follow a redirect; returns the one to send."""
+
 
 class SentHint(NamedTuple):
     """A hint that a request carries.
@@ -28,35 +31,26 @@ class SentHint(NamedTuple):
         given: the body as the caller wrote it, from which the field is restored.
         origin: the server that the request is sent to.
         allows: returns True if the hint may go to another server.
-        on_withheld: called after the hint was removed from a redirected request.
-        on_error: called with an internal error.
     """
 
     field: str
     given: Mapping[Any, Any]
     origin: Origin
     allows: Callable[[Origin], bool]
-    on_withheld: Callable[[], None]
-    on_error: Callable[[Exception], None]
 
-    def checked(self, request: Any) -> Any:
-        """Return a redirected request, without the hint if its server may not be sent it.
+    def withheld(self, request: Any) -> Any:
+        """Return a redirected request without the hint; None if it may go out as it is.
 
         Args:
             request: the request that the HTTP client built to follow the redirect.
+
+        Raises:
+            ValueError: the body of the request is not JSON.
         """
-        try:
-            origin = Origin.of(request.url)
-            if origin == self.origin or self.allows(origin):
-                return request
-            plain = self._without_hint(request)
-        except Exception as error:  # noqa: BLE001 - an internal error must not fail the call
-            self.on_error(error)
-            return request
-        if plain is None:
-            return request
-        self.on_withheld()
-        return plain
+        origin = Origin.of(request.url)
+        if origin == self.origin or self.allows(origin):
+            return None
+        return self._without_hint(request)
 
     def _without_hint(self, request: Any) -> Any:
         """Return a copy of the request without the hint; None if it carries none."""
@@ -81,17 +75,17 @@ class SentHint(NamedTuple):
         )
 
 
-_sent: Final[ContextVar[SentHint | None]] = ContextVar("otel_kvpolicy_sent_hint", default=None)
+_follow: Final[ContextVar[Follow | None]] = ContextVar("otel_kvpolicy_follow", default=None)
 
 
-def mark(hint: SentHint | None) -> Token[SentHint | None]:
-    """Say which hint the requests of this context carry, until :func:`unmark`."""
-    return _sent.set(hint)
+def mark(follow: Follow) -> Token[Follow | None]:
+    """Let ``follow`` check the redirects of requests of this context, until :func:`unmark`."""
+    return _follow.set(follow)
 
 
-def unmark(token: Token[SentHint | None]) -> None:
+def unmark(token: Token[Follow | None]) -> None:
     """Undo :func:`mark`."""
-    _sent.reset(token)
+    _follow.reset(token)
 
 
 class RedirectGuard:
@@ -136,8 +130,8 @@ class RedirectGuard:
         @wraps(original)
         def build(self: Any, request: Any, response: Any) -> Any:
             following = original(self, request, response)
-            hint = _sent.get()
-            return following if hint is None else hint.checked(following)
+            follow = _follow.get()
+            return following if follow is None else follow(following)
 
         setattr(owner, _METHOD, build)
         self._patched.append((owner, original, build))

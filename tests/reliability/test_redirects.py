@@ -297,13 +297,23 @@ def test_a_client_whose_redirects_cannot_be_checked_gets_no_hint() -> None:
         RedirectGuard().cover(object)
 
 
-def test_a_body_that_cannot_be_read_is_reported_and_goes_on_as_it_is() -> None:
-    errors: list[Exception] = []
-    there = Origin("http", "there", 80)
-    hint = SentHint("f", {}, there, lambda _: False, lambda: None, errors.append)
-    request = httpx2.Request("POST", "http://elsewhere/", content=b"\x1f\x8b")
-    assert hint.checked(request) is request
-    assert len(errors) == 1
+def test_a_failure_of_the_check_is_reported_and_the_call_goes_on(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", "localhost")
+    monkeypatch.setattr(SentHint, "withheld", lambda *_: 1 / 0)
+    with redirecting(server.url, 307) as base_url:
+        sync_call(base_url)
+    assert instrumented.total("kvpolicy.errors") == 1
+    [span] = instrumented.decided
+    assert span.attributes["kvpolicy.hint.outcome"] == "applied"
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{}"])
+def test_a_redirected_request_without_a_hint_goes_out_as_it_is(content: bytes) -> None:
+    hint = SentHint("f", {}, Origin("http", "there", 80), lambda _: False)
+    request = httpx2.Request("POST", "http://elsewhere/", content=content)
+    assert hint.withheld(request) is None
 
 
 def test_if_the_first_host_is_excluded_the_second_gets_no_hint_either(
