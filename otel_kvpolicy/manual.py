@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from . import settings as live
-from .hints.lmcache import LMCACHE
 from .layering_policy import KVCacheLayeringPolicy
 from .policy import KVCacheDecision
 
@@ -59,8 +58,8 @@ def fold_kv_hint(
 
     Returns:
         New settings. ``extra_body["kv_transfer_params"]`` holds the hint beside everything the
-        caller put there. They are unchanged if the policy is disabled or only observes, or if the
-        caller has decided already.
+        caller put there, in the dialect that ``KV_CACHE_DIALECT`` names for all servers. They are
+        unchanged if the policy is disabled or only observes, or if the caller has decided already.
     """
     folded = dict(settings or {})
     decision = decide(
@@ -75,12 +74,13 @@ def fold_kv_hint(
     body = folded.get("extra_body")
     if not decision.enabled or now.mode == "observe" or not isinstance(body, (Mapping, type(None))):
         return folded
-    given = (body or {}).get(LMCACHE.field)
-    if LMCACHE.is_callers(given):
+    dialect = now.dialect.of(None)
+    given = (body or {}).get(dialect.field)
+    if dialect.is_callers(given):
         return folded
-    params = LMCACHE.params(
+    params = dialect.params(
         skip=decision.skip_save, keys=now.hint_keys, stats=now.cached_token_stats
     )
     if params:
-        folded["extra_body"] = {**(body or {}), LMCACHE.field: LMCACHE.merge(given, params)}
+        folded["extra_body"] = {**(body or {}), dialect.field: dialect.merge(given, params)}
     return folded

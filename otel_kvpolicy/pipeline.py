@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from .context import CallContext
 from .hints.dialect import Dialect
-from .hints.lmcache import LMCACHE
 from .hints.targets import Origin
 from .layering_policy import KVCacheLayeringPolicy
 from .policy import CallText, KVCacheDecision, ThresholdsRule, Verdict
@@ -76,6 +75,7 @@ class DecidedCall(NamedTuple):
 
     Attributes:
         record: what is recorded about the call.
+        dialect: how the server is told.
         params: new value of the dialect's field; None leaves the body as it is.
         feedback: for the adaptive rule, if it has seen the call and the server may get the hint.
         calibrated: what the server's token count teaches, if the ratio is learned.
@@ -83,6 +83,7 @@ class DecidedCall(NamedTuple):
     """
 
     record: CallRecord
+    dialect: Dialect
     params: Any = None
     feedback: Feedback | None = None
     fault: Exception | None = None
@@ -99,7 +100,6 @@ def decide_call(
     adaptive: AdaptiveRule | None = None,
     calibration: Calibration | None = None,
     destination: Destination = UNKNOWN_DESTINATION,
-    dialect: Dialect = LMCACHE,
 ) -> DecidedCall:
     """Decide a call and work out what is sent to the server.
 
@@ -113,8 +113,8 @@ def decide_call(
         adaptive: the adaptive rule, if it is active or shadowing.
         calibration: characters per token that were learned, if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
         destination: where the call goes.
-        dialect: how the hint is written.
     """
+    dialect = settings.dialect.of(destination.origin)
     thresholds = settings.policy if policy is None else policy.in_force
     calibrated = None
     if (
@@ -133,6 +133,7 @@ def decide_call(
         settings=settings,
         adaptive=adaptive,
         calibrated=calibrated,
+        partial=settings.partial_store and dialect.keeps_parts(settings.hint_keys),
     )
     decision = ruling.verdict.decision
     given = body.get(dialect.field)
@@ -167,7 +168,7 @@ def decide_call(
     feedback = None
     if adaptive is not None and ruling.seen is not None and destination.allowed:
         feedback = Feedback(adaptive, ruling.seen, dialect.caller_caps(given))
-    return DecidedCall(record, params, feedback, fault, calibrated)
+    return DecidedCall(record, dialect, params, feedback, fault, calibrated)
 
 
 def _calibrate(
@@ -221,6 +222,7 @@ def _rule(
     settings: Settings,
     adaptive: AdaptiveRule | None,
     calibrated: Calibrated | None,
+    partial: bool,
 ) -> _Ruling:
     counted = text
     if context.rag_context is not None:
@@ -241,7 +243,9 @@ def _rule(
         shadow = None
         if settings.shadow:
             shadow = _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
-        keep = _keep_tokens(decision, seen, settings, calibrated)
+        keep = 0
+        if partial and decision.skip_save:
+            keep = seen.keep_tokens(calibrated.ratio if calibrated else settings.chars_per_token)
         return _Ruling(verdict, shadow, keep, seen)
     return _Ruling(
         _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated),
@@ -288,17 +292,6 @@ def _by_thresholds(
             **decide_arguments(body), rag_context=context.rag_context, role=context.role
         )
     return thresholds.verdict(decision)._replace(rule=policy.rule)
-
-
-def _keep_tokens(
-    decision: KVCacheDecision,
-    call: AdaptiveCall,
-    settings: Settings,
-    calibrated: Calibrated | None,
-) -> int:
-    if not settings.partial_store or settings.hint_keys == "skip_save" or not decision.skip_save:
-        return 0
-    return call.keep_tokens(calibrated.ratio if calibrated else settings.chars_per_token)
 
 
 def _set_apart(text: CallText, rag_chars: int) -> CallText:

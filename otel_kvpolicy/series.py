@@ -23,6 +23,11 @@ LMCACHE_MP_PREFIX: Final = "lmcache_mp"
 """Starts every name of LMCache's multi-process server; a ``_`` follows, or a ``:`` before 0.4.4."""
 LMCACHE_IN_PROCESS_PREFIX: Final = "lmcache:"
 """Starts every name of LMCache inside vLLM's process."""
+VLLM_OFFLOAD_PREFIX: Final = "vllm:kv_offload_"
+"""Starts the names of vLLM's own ``OffloadingConnector``."""
+SGLANG_PREFIX: Final = "sglang:"
+TENSORRT_LLM_PREFIX: Final = "trtllm_"
+DYNAMO_PREFIX: Final = "dynamo_frontend_"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from ._fast import environment_reader
+from .hints.dialects import Dialects
 from .hints.lmcache import HintKeys
 from .hints.targets import Targets
 from .policy.calibration import AUTO, Auto
@@ -58,6 +59,10 @@ _Count = Annotated[int, Field(ge=0)]
 
 def _targets(value: Any) -> Any:
     return Targets(value) if isinstance(value, str) else value
+
+
+def _dialects(value: Any) -> Any:
+    return Dialects(value) if isinstance(value, str) else value
 
 
 def _lower(value: Any) -> Any:
@@ -134,6 +139,11 @@ class Settings(_ThresholdSettings):
         default=Targets("auto"),
         description="servers that may be sent the hint: `auto` (all but hosted vendors known to "
         "reject unknown fields), `all`, or host patterns such as `gb10.local,*.lan:8000`",
+    )
+    dialect: Annotated[Dialects, BeforeValidator(_dialects)] = Field(
+        default=Dialects("lmcache"),
+        description="how servers are told what to store: `lmcache`, or `vllm-offload` for vLLM's "
+        "own `OffloadingConnector`; for single servers as in `lmcache,vllm-offload@*.lan:8001`",
     )
     hint_keys: Annotated[HintKeys, BeforeValidator(_lower)] = Field(
         default="both",

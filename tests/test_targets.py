@@ -1,4 +1,4 @@
-"""Which servers may get the hint: no spelling of a URL gets around the patterns."""
+"""Which servers may be sent the hint, however their URL is spelled."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_auto_excludes_hosted_vendors(url: str) -> None:
         "https://my-vllm-123.elb.us-east-1.amazonaws.com/v1",
     ],
 )
-def test_auto_allows_all_other_hosts(url: str) -> None:
+def test_auto_allows_all_others(url: str) -> None:
     assert Targets("auto").allow(origin(url))
 
 
-def test_auto_excludes_azure_clients_at_any_host() -> None:
+def test_auto_excludes_azure_clients_of_any_host() -> None:
     assert not Targets("auto").allow(origin("https://gateway.example.com"), azure=True)
     assert Targets("all").allow(origin("https://gateway.example.com"), azure=True)
     assert Targets("gateway.example.com").allow(origin("https://gateway.example.com"), azure=True)
@@ -97,11 +97,37 @@ def test_auto_excludes_azure_clients_at_any_host() -> None:
         ("*:8000", "http://anything.example:80001/v1", False),
         ("[::1]", "http://[::1]:8000/v1", True),
         ("[::1]:8000", "http://[::1]:8001/v1", False),
-        ("[::1]", "http://[0:0:0:0:0:0:0:1]/v1", False),  # another spelling: not sent, to be safe
+        (
+            "[::1]",
+            "http://[0:0:0:0:0:0:0:1]/v1",
+            False,
+        ),  # another spelling does not match, so no hint is sent
         ("[::1]", "http://[::1%25eth0]/v1", False),
         ("127.0.0.1", "http://[::ffff:127.0.0.1]/v1", False),
         ("127.0.0.1", "http://127.0.0.1.evil.example/v1", False),
         ("10.0.0.7", "http://10x0.0.7/v1", False),
+        ("10.0.0.*", "http://10.0.0.7:8000/v1", True),
+        ("10.0.0.*", "http://10.0.0.7.evil.example/v1", False),
+        ("10.*:8000", "http://10.1.2.3:8000/v1", True),
+        ("10.*", "http://10.evil.example/v1", False),
+        ("10.*.lan", "http://10.a.lan/v1", True),
+        ("*", "http://anything.example/v1", True),
+        ("*.*.lan", "http://a.lan/v1", False),
+        ("*.lan.", "http://a.lan./v1", True),
+        ("gb10.local.:8000", "http://gb10.local:8000/v1", True),
+        ("gb10.local", "HTTP://GB10.Local:8000/v1", True),
+        ("[FE80::1]:8000", "http://[fe80::1]:8000/v1", True),
+        ("[fe80::1]", "http://[FE80::1]/v1", True),
+        ("127.0.0.1", "http://2130706433/v1", False),
+        ("127.0.0.1", "http://0x7f.0.0.1/v1", False),
+        ("localhost", "http://127.0.0.1/v1", False),
+        ("localhost", "http://[::1]/v1", False),
+        ("BÜCHER.lan", "http://bücher.lan/v1", True),
+        ("bücher.lan", "http://XN--BCHER-KVA.lan/v1", True),
+        ("bücher.lan.", "http://bücher.lan./v1", True),
+        ("bücher.lan:8000", "http://bücher.lan:8001/v1", False),
+        ("gb10.local:65535", "http://gb10.local:65535/v1", True),
+        ("gb10.local:08000", "http://gb10.local:8000/v1", True),
     ],
 )
 def test_patterns_match_whole_hosts_and_ports(patterns: str, url: str, allowed: bool) -> None:
@@ -122,6 +148,8 @@ def test_patterns_match_whole_hosts_and_ports(patterns: str, url: str, allowed: 
         "host#f",
         "...",
         "[....]",
+        "[fd00::*]",
+        "[::1%eth0]",
         "[::1",
         "host:",
         "host:70000",
@@ -132,16 +160,16 @@ def test_patterns_match_whole_hosts_and_ports(patterns: str, url: str, allowed: 
         "gb10.local,all",
     ],
 )
-def test_an_invalid_pattern_is_rejected(text: str) -> None:
+def test_a_text_that_is_not_a_pattern_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Targets(text)
 
 
-def test_every_vendor_has_a_reason() -> None:
+def test_every_vendor_has_evidence() -> None:
     assert all(evidence for evidence in HOSTED_VENDORS.values())
 
 
-def test_rejecting_origins_are_distinguished_and_bounded() -> None:
+def test_rejected_origins_are_distinct_and_bounded() -> None:
     rejected = RejectedOrigins(limit=2)
     first, *others = [origin(f"http://host-{number}") for number in range(3)]
     assert rejected.add(first)
@@ -153,6 +181,6 @@ def test_rejecting_origins_are_distinguished_and_bounded() -> None:
     assert all(other in rejected for other in others)
 
 
-def test_origins_of_httpx_and_httpx2_urls_are_equal() -> None:
+def test_urls_of_legacy_httpx_give_the_same_origin() -> None:
     httpx: Any = pytest.importorskip("httpx")
     assert Origin.of(httpx.URL("https://Bücher.lan/v1")) == origin("https://bücher.lan/v1")

@@ -31,6 +31,13 @@ class Dialect(Protocol):
             stats: True to ask for the cached tokens of each cache.
         """
 
+    def keeps_parts(self, keys: str) -> bool:
+        """Return True if a skipped call can have its first tokens stored anyway.
+
+        Args:
+            keys: the ``KV_CACHE_HINT_KEYS`` setting.
+        """
+
     def merge(self, given: Any, params: dict[str, Any]) -> Any:
         """Return the new value of the field: what the caller put there, with ``params`` added."""
 

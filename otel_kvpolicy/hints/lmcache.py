@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from ..policy.decision import SKIP_SAVE_KEY
-
-FIELD: Final = "kv_transfer_params"
-"""vLLM's body field, on chat completions since 0.9.2 and on responses since 0.19.0."""
+from .kv_transfer_params import KVTransferParams
 
 MAX_OFFLOAD_KEY: Final = "lmcache.max_offload_tokens"
 """Prompt tokens that may be stored. LMCache's multi-process server reads it since 0.5.6."""
@@ -28,11 +26,10 @@ HintKeys = Literal["both", "skip_save", "max_offload_tokens"]
 """Values of ``KV_CACHE_HINT_KEYS``."""
 
 
-class LMCacheDialect:
+class LMCacheDialect(KVTransferParams):
     """Tells vLLM with LMCache what to store. See :class:`~otel_kvpolicy.hints.dialect.Dialect`."""
 
     name: Final = "lmcache"
-    field: Final = FIELD
 
     def params(
         self, *, skip: bool, keys: str = "both", keep_tokens: int = 0, stats: bool = False
@@ -57,9 +54,9 @@ class LMCacheDialect:
             params[STATS_KEY] = True
         return params
 
-    def merge(self, given: Any, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the caller's ``kv_transfer_params`` with ``params`` added."""
-        return {**(given or {}), **params}
+    def keeps_parts(self, keys: str) -> bool:
+        """Return True if ``lmcache.max_offload_tokens`` may be sent."""
+        return keys != "skip_save"
 
     def is_callers(self, given: Any) -> bool:
         """Return True if the caller set one of LMCache's keys, or if the value is not a mapping.

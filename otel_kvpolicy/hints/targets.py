@@ -45,6 +45,8 @@ that is not listed rejects the hint, the call is repeated without it."""
 
 _PATTERN: Final = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}|\*))?")
 
+_ADDRESSES: Final = re.compile(r"\d{1,3}\.[\d.*]*")
+
 
 class Origin(NamedTuple):
     """A server: scheme, host (lower case, IDNA-encoded) and port."""
@@ -61,13 +63,45 @@ class Origin(NamedTuple):
         return cls(scheme, host, url.port or (443 if scheme == "https" else 80))
 
 
+class HostPattern:
+    """A host pattern such as ``gb10.local``, ``*.lan:8000`` or ``[::1]:8000``.
+
+    ``*`` matches any characters, dots included, but in a pattern for IPv4 addresses such as
+    ``10.0.0.*`` only digits and dots. A pattern without a port, or with the port ``*``, matches any
+    port.
+
+    Args:
+        pattern: the pattern, in lower case.
+
+    Raises:
+        ValueError: it is not a host pattern.
+    """
+
+    __slots__ = ("_host", "_port")
+
+    def __init__(self, pattern: str) -> None:
+        match = _PATTERN.fullmatch(pattern)
+        if match is None:
+            raise ValueError(f"{pattern!r} is not a host pattern such as gb10.local or *.lan:8000")
+        host, port = _encoded(match["host"].strip("[]").rstrip(".")), match["port"]
+        if not host or host in {"auto", "all"}:
+            raise ValueError(f"{pattern!r} does not name a host; auto and all must stand alone")
+        if port is not None and port != "*" and int(port) > 65535:
+            raise ValueError(f"{pattern!r} has a port above 65535")
+        self._host = _glob(host)
+        self._port = None if port in {None, "*"} else int(port)
+
+    def matches(self, origin: Origin) -> bool:
+        """Return True if the pattern matches a server."""
+        return self._port in {None, origin.port} and bool(self._host.fullmatch(origin.host))
+
+
 class Targets:
     """The setting ``KV_CACHE_TARGETS``.
 
     Args:
         text: ``auto``, ``all``, or host patterns separated by commas, such as ``gb10.local``,
-            ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``. ``*`` matches any characters, and a
-            pattern without a port matches any port.
+            ``*.lan``, ``10.0.0.7:8000``, ``[::1]:8000``; see :class:`HostPattern`.
 
     Raises:
         ValueError: a pattern is not a host.
@@ -82,7 +116,7 @@ class Targets:
         self._patterns = (
             None
             if self.text in {"auto", "all"}
-            else tuple(_compile(part) for part in self.text.split(","))
+            else tuple(HostPattern(part) for part in self.text.split(","))
         )
 
     def allow(self, origin: Origin, *, azure: bool = False) -> bool:
@@ -93,10 +127,7 @@ class Targets:
             azure: True if the client is made for Azure OpenAI, at any host.
         """
         if self._patterns is not None:
-            return any(
-                host.fullmatch(origin.host) and port in {None, origin.port}
-                for host, port in self._patterns
-            )
+            return any(pattern.matches(origin) for pattern in self._patterns)
         return self.text == "all" or not (azure or _hosted(origin.host))
 
     def __eq__(self, other: object) -> bool:
@@ -110,18 +141,6 @@ class Targets:
 
     def __repr__(self) -> str:
         return f"Targets({self.text!r})"
-
-
-def _compile(pattern: str) -> tuple[re.Pattern[str], int | None]:
-    match = _PATTERN.fullmatch(pattern)
-    if match is None:
-        raise ValueError(f"{pattern!r} is not a host pattern such as gb10.local or *.lan:8000")
-    host, port = _encoded(match["host"].strip("[]").rstrip(".")), match["port"]
-    if not host or host in {"auto", "all"}:
-        raise ValueError(f"{pattern!r} does not name a host; auto and all must stand alone")
-    if port is not None and port != "*" and int(port) > 65535:
-        raise ValueError(f"{pattern!r} has a port above 65535")
-    return _glob(host), None if port in {None, "*"} else int(port)
 
 
 def _encoded(host: str) -> str:
@@ -138,7 +157,9 @@ def _encoded(host: str) -> str:
 
 
 def _glob(host: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, host.split("*"))))
+    # 10.0.0.* must not match 10.0.0.7.example.com.
+    anything = r"[\d.]*" if _ADDRESSES.fullmatch(host) else ".*"
+    return re.compile(anything.join(map(re.escape, host.split("*"))))
 
 
 _HOSTED: Final = tuple(map(_glob, HOSTED_VENDORS))

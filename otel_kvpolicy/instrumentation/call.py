@@ -12,6 +12,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
+from ..hints.dialect import Dialect
 from ..hints.rejection import rejects
 from ..hints.targets import Origin
 from ..pipeline import Feedback
@@ -21,6 +22,7 @@ from ..requests import Answer
 from ..settings import Settings
 from ..telemetry import spans
 from ..telemetry.decision_log import decision_log, entry_of
+from . import redirects
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -42,9 +44,9 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_calibrated", "_context", "_done", "_feedback", "_lock",
-        "_origin", "_ours",
-        "_record", "_runtime", "_seconds", "_settings", "_started", "_token", "pulling", "span",
+        "_answer", "_attributes", "_calibrated", "_context", "_dialect", "_done", "_feedback",
+        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_record", "_runtime", "_seconds",
+        "_settings", "_started", "_token", "pulling", "span",
     )  # fmt: skip
 
     def __init__(
@@ -59,9 +61,11 @@ class ChatCall:
         origin: Origin,
         seconds: float,
         settings: Settings,
+        dialect: Dialect,
     ) -> None:
         self._runtime = runtime
         self._settings = settings
+        self._dialect = dialect
         self._record = record
         self._feedback = feedback
         self._calibrated = calibrated
@@ -76,12 +80,58 @@ class ChatCall:
         self._done = False
         self._lock = threading.Lock()
         self._token: Any = None
+        self._guarded: tuple[Mapping[Any, Any], bool] | None = None
+        self._hint_token: Any = None
         self.pulling = False
 
     @property
     def record(self) -> CallRecord:
         """What is recorded about the call so far."""
         return self._record
+
+    def guard_redirects(self, body: Mapping[Any, Any], *, azure: bool) -> None:
+        """Withhold the hint from servers that the request is redirected to and that may not get it.
+
+        Args:
+            body: the request as the caller wrote it.
+            azure: True if the client is made for Azure OpenAI.
+        """
+        if self._record.outcome == "applied":
+            self._guarded = (body, azure)
+
+    def _on_redirect(self, request: Any) -> Any:
+        """Return the request with which the HTTP client follows a redirect."""
+        if self._guarded is None:
+            return request
+        body, azure = self._guarded
+        settings, dialect, rejected = self._settings, self._dialect, self._runtime.rejected
+
+        def allows(origin: Origin) -> bool:
+            return (
+                settings.targets.allow(origin, azure=azure)
+                and settings.dialect.of(origin) is dialect
+                and origin not in rejected
+            )
+
+        hint = redirects.SentHint(dialect.field, body, self._origin, allows)
+        try:
+            plain = hint.withheld(request)
+        except Exception as error:  # noqa: BLE001 - an internal error must not fail the call
+            self.report("redirect", error)
+            return request
+        if plain is None:
+            return request
+        self._withheld()
+        return plain
+
+    def _withheld(self) -> None:
+        """Note that the server that answers is one that may not be sent the hint."""
+        self._feedback = None  # it is about the cache of another server
+        self._record = self._record._replace(outcome="excluded_target", keep_tokens=0)
+        try:
+            spans.update_outcome(self.span, self._record)
+        except Exception as error:  # noqa: BLE001 - the call goes on
+            self.report("redirect", error)
 
     def record_start(self, request: WireRequest, body: Mapping[Any, Any]) -> bool:
         """Record the decision on the span and run the hook. Return False if recording fails."""
@@ -104,6 +154,8 @@ class ChatCall:
     def __enter__(self) -> ChatCall:
         if self._ours:
             self._token = otel_context.attach(self._context)
+        if self._guarded is not None:
+            self._hint_token = redirects.mark(self._on_redirect)
         return self
 
     def __exit__(
@@ -114,6 +166,9 @@ class ChatCall:
     ) -> None:
         if error is not None:
             self.fail(error)
+        if self._hint_token is not None:
+            redirects.unmark(self._hint_token)
+            self._hint_token = self._guarded = None
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None
@@ -129,7 +184,7 @@ class ChatCall:
         if self._record.outcome != "applied":
             return False
         try:
-            field = runtime.dialect.field
+            field = self._dialect.field
             if not rejects(field, status, text):
                 return False
             if runtime.rejected.add(self._origin):

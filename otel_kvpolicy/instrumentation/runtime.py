@@ -13,7 +13,6 @@ from .. import settings
 from ..advisors import Advisors
 from ..context import CallContext, call_context
 from ..hints.dialect import Dialect
-from ..hints.lmcache import LMCACHE
 from ..hints.targets import Origin, RejectedOrigins
 from ..layering_policy import KVCacheLayeringPolicy
 from ..persistence import AdaptiveState
@@ -45,7 +44,6 @@ class Runtime:
         instruments: metric instruments.
         policy: rule passed to the instrumentor; None for the rule that the settings name.
         hook: the application's decision hook.
-        dialect: how the hint is written.
         advisors: advisors of the application.
 
     Attributes:
@@ -63,14 +61,12 @@ class Runtime:
         policy: KVCacheLayeringPolicy | None = None,
         hook: DecisionHook | None = None,
         *,
-        dialect: Dialect = LMCACHE,
         advisors: Iterable[Any] = (),
     ) -> None:
         self.tracer = tracer
         self.instruments = instruments
         self.policy = policy
         self.hook = hook
-        self.dialect = dialect
         self.errors = ErrorReporter(instruments)
         self.rejected = RejectedOrigins()
         self.advisors = Advisors(advisors, self.errors.report)
@@ -122,12 +118,11 @@ class Runtime:
                     now.targets.allow(origin, azure=request.is_azure),
                     origin in self.rejected,
                 ),
-                dialect=self.dialect,
             )
             seconds = time.perf_counter() - started
             record = self._fold(decided, request)
             if record.outcome == "caller":
-                self._warn_if_malformed(body.get(self.dialect.field), origin)
+                self._warn_if_malformed(decided.dialect, body, origin)
             seam = "span"
             span = spans.current_chat_span()
             call = ChatCall(
@@ -140,7 +135,9 @@ class Runtime:
                 origin=origin,
                 seconds=seconds,
                 settings=now,
+                dialect=decided.dialect,
             )
+            call.guard_redirects(body, azure=request.is_azure)
         except Exception as error:  # noqa: BLE001 - an internal error must not reach the caller
             self.errors.report(seam, error)
             return None
@@ -182,7 +179,7 @@ class Runtime:
         fault = decided.fault
         if fault is None and decided.params is not None:
             try:
-                request.add(self.dialect.field, decided.params)
+                request.add(decided.dialect.field, decided.params)
             except Exception as error:  # noqa: BLE001 - the request goes out without the hint
                 fault = error
         if fault is None:
@@ -190,9 +187,9 @@ class Runtime:
         self.errors.report("hint", fault)
         return decided.record._replace(outcome="error", keep_tokens=0)
 
-    def _warn_if_malformed(self, given: Any, origin: Origin) -> None:
+    def _warn_if_malformed(self, dialect: Dialect, body: Mapping[Any, Any], origin: Origin) -> None:
         """Warn once for each server if the caller's own hint can crash it."""
-        problem = self.dialect.malformed(given)
+        problem = dialect.malformed(body.get(dialect.field))
         if (
             problem is not None
             and origin not in self._warned_of

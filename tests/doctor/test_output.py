@@ -142,7 +142,7 @@ def test_json_has_all_that_a_script_needs() -> None:
         found = found_in(server)
     assert set(found) == {
         *("outcome", "hint_keys", "exit_code", "trouble", "trouble_code", "mode", "connector"),
-        *("vllm", "lmcache", "metrics_release", "missing_metrics"),
+        *("dialect", "vllm", "lmcache", "metrics_release", "missing_metrics"),
         *("findings", "trials", "checks", "notes", "advice"),
     }
     assert found["trials"][0]["arm"] == "store"

@@ -1,4 +1,4 @@
-"""``KV_CACHE_CHARS_PER_TOKEN=auto`` with a real client: what is learned of a server's token counts."""
+"""``KV_CACHE_CHARS_PER_TOKEN=auto`` with a real client: learns from a server's token counts."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
-from otel_kvpolicy.hints.lmcache import FIELD
+from otel_kvpolicy.hints.kv_transfer_params import FIELD
 from otel_kvpolicy.hints.rejection import rejects
 from otel_kvpolicy.instrumentation.openai.adapter import rejection_of
 from otel_kvpolicy.standin import StandIn

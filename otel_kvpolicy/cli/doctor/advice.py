@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ... import series, settings
+from ...hints.vllm_offload import VLLM_OFFLOAD
 from ..spans.source import Note
+from .dialect import Spoken
 from .examination import Examination
 from .findings import other_traffic, stores_when_asked
 from .probe import STORE
@@ -33,6 +35,12 @@ _NOT_PROVEN: Final = Note(
     "not_proven",
     "The trials do not tell. Try --rounds 10, a time with less traffic, --lmcache-url for "
     "LMCache's counters, and vLLM's --enable-prompt-tokens-details.",
+)
+_NOT_TRIED: Final = Note(
+    "dialect_not_tried",
+    "Your settings send vllm-offload's key, and the trials send LMCache's keys, so they do not "
+    "prove whether the server obeys. Compare vLLM's counter of offloaded bytes for calls that are "
+    "stored and skipped.",
 )
 _NOT_VLLM: Final = Note(
     "not_vllm",
@@ -105,15 +113,32 @@ def _failed_checks(exam: Examination) -> list[str]:
 
 def _on_hint(exam: Examination, outcomes: Mapping[str, str]) -> Note:
     keys = settings.current().hint_keys
+    if exam.dialect is not None and exam.dialect.mismatch:
+        return _wrong_dialect(exam.dialect)
     if exam.outcome == "honoured":
         return _works(exam, outcomes, keys)
     if exam.outcome == "ignored":
         return _why_ignored(exam, outcomes, keys)
     if exam.outcome == "inconclusive":
-        if exam.vllm is not None and not exam.vllm.is_vllm:
-            return _NOT_VLLM
-        return _NOTHING_STORED if stores_when_asked(exam.trials) is False else _NOT_PROVEN
+        return _why_inconclusive(exam)
     return _NO_CONNECTOR if exam.outcome == "no_connector" else _REFUSED
+
+
+def _why_inconclusive(exam: Examination) -> Note:
+    if exam.vllm is not None and not exam.vllm.is_vllm:
+        return _NOT_VLLM
+    if exam.configured_dialect == VLLM_OFFLOAD.name:
+        return _NOT_TRIED
+    return _NOTHING_STORED if stores_when_asked(exam.trials) is False else _NOT_PROVEN
+
+
+def _wrong_dialect(dialect: Spoken) -> Note:
+    text = (
+        f"This server speaks {dialect.speaks}, but your settings send it {dialect.configured}. "
+        f"Set KV_CACHE_DIALECT={dialect.speaks}, or {dialect.speaks}@HOST:PORT for this server "
+        "alone."
+    )
+    return Note("wrong_dialect", text, {"use": dialect.speaks, "configured": dialect.configured})
 
 
 def _works(exam: Examination, outcomes: Mapping[str, str], keys: str) -> Note:

@@ -179,7 +179,8 @@ def _policy() -> Check:
         text = "observe mode: decisions are recorded, no hint is sent (KV_CACHE_MODE=enforce sends)"
         return Check("policy", "warn", "observe", text)
     keys = active.hint_keys.replace("both", "both keys")
-    return Check("policy", "ok", "enforce", f"enforce mode: sends {keys}")
+    dialect = "" if str(active.dialect) == "lmcache" else f"; dialect {active.dialect}"
+    return Check("policy", "ok", "enforce", f"enforce mode: sends {keys}{dialect}")
 
 
 def _target(base_url: str) -> Check:

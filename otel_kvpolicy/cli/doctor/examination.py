@@ -7,9 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import httpx2
+
 from ... import series, settings
+from ...hints.lmcache import LMCACHE
+from ...hints.targets import Origin
 from ..http import Http, ServerError
 from ..metrics_page import Page
+from .dialect import Spoken, dialect_of
 from .environment import Check
 from .findings import Finding, Outcome, conclude
 from .probe import ARMS, STORE, Plan, Probe, PromptSize, Trial, measure
@@ -78,6 +83,7 @@ class Examination:
         findings: one for each hint.
         missing: names of series that the dashboards need and the servers do not have.
         release: release of LMCache that the metric names belong to.
+        configured_dialect: the dialect that the settings name for the server.
     """
 
     checks: list[Check]
@@ -93,16 +99,28 @@ class Examination:
     findings: tuple[Finding, ...] = ()
     missing: tuple[str, ...] = ()
     release: str | None = None
+    configured_dialect: str = LMCACHE.name
+
+    @property
+    def dialect(self) -> Spoken | None:
+        """The dialect that the server speaks; None if nothing was learned about the server."""
+        if self.vllm is None:
+            return None
+        return dialect_of(self.configured_dialect, self.vllm, self.lmcache, self.findings)
 
     @property
     def outcome(self) -> Outcome:
         """What becomes of the hint that the current settings send.
 
-        Inconclusive if the examination ended early.
+        Inconclusive if the examination ended early, or if the settings send a key that the trials
+        do not cover, unless the server refuses the field or has no connector.
         """
         keys = settings.current().hint_keys
         sent = next((finding for finding in self.findings if finding.arm == keys), None)
-        return "inconclusive" if self.trouble or sent is None else sent.outcome
+        if self.trouble or sent is None:
+            return "inconclusive"
+        covered = self.configured_dialect == LMCACHE.name or sent.outcome in _FINAL
+        return sent.outcome if covered else "inconclusive"
 
     @property
     def exit_code(self) -> int:
@@ -120,6 +138,7 @@ class Examination:
             "trouble_code": self.trouble_code,
             "mode": self.mode,
             "connector": self.connector,
+            "dialect": self.dialect and self.dialect.as_json(),
             "vllm": vllm
             and {
                 "version": vllm.version,
@@ -168,7 +187,8 @@ def examine(
         checks: results of the process side, to be reported, too.
         progress: called with what is being done.
     """
-    exam = Examination(checks)
+    origin = Origin.of(httpx2.URL(vllm.name))
+    exam = Examination(checks, configured_dialect=settings.current().dialect.of(origin).name)
     try:
         _examine(exam, vllm, lmcache, options, progress)
     except ServerError as error:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from ... import series
-from ...hints.lmcache import FIELD, LMCACHE, MAX_OFFLOAD_KEY, STATS_KEY
+from ...hints.kv_transfer_params import FIELD
+from ...hints.lmcache import LMCACHE, MAX_OFFLOAD_KEY, STATS_KEY
 from ...policy.decision import SKIP_SAVE_KEY
 from ...requests import read_answer
 from ..http import Http, RefusedError, ServerError

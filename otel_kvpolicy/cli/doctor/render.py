@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import settings
+from ...hints.lmcache import LMCACHE
 from .advice import advice
 from .examination import Examination
 from .findings import EvidenceKind, Finding
@@ -53,12 +54,13 @@ def show(console: Console, exam: Examination) -> None:
         _section(console, "Servers", _servers(exam, exam.vllm))
     if exam.findings:
         keys = settings.current().hint_keys
+        sent = keys if exam.configured_dialect == LMCACHE.name else None
         mark = f"sent with your settings (KV_CACHE_HINT_KEYS={keys})"
         _section(
             console,
             "Is the hint honoured?",
             (
-                (finding.arm, finding.outcome, mark if finding.arm == keys else "")
+                (finding.arm, finding.outcome, mark if finding.arm == sent else "")
                 for finding in exam.findings
             ),
         )
@@ -101,6 +103,8 @@ def _servers(exam: Examination, vllm: VLLMFacts) -> Iterator[Row]:
     yield "vLLM", None, ", ".join(facts)
     mode = "no KV connector" if exam.connector is False else _MODES[exam.mode]
     yield "connector", None, f"{mode}; chunks of {exam.chunk} tokens"
+    if exam.dialect is not None:
+        yield "dialect", None, exam.dialect.text
     if exam.lmcache is not None:
         yield "LMCache", None, _lmcache(exam.lmcache)
     lmcache_page = exam.lmcache.page if exam.lmcache else None

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from ... import settings
 from ...context import CallContext
-from ...hints.lmcache import LMCACHE
 from ...hints.targets import Origin
 from ...persistence import state_file
 from ...pipeline import UNKNOWN_DESTINATION, Destination, decide_call
@@ -113,7 +112,7 @@ def dry_run(
     attributes = decision_attributes(record)
     if record.model:
         attributes[names.REQUEST_MODEL] = record.model
-    given = body.get(LMCACHE.field)
+    given = body.get(decided.dialect.field)
     sent = given if decided.params is None else decided.params
     span = RecordedSpan(
         _NO_ID * 32,

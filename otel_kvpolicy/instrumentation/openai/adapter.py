@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...hints.targets import Origin
 from ..call import ChatCall
+from ..redirects import GUARD
 from .streams import observed_parser
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -83,7 +84,12 @@ class OpenAIRequest:
             )
 
     def add(self, field: str, value: Any) -> None:
-        """Send ``value`` as a field of the request body, through ``extra_body``."""
+        """Send ``value`` as a field of the request body, through ``extra_body``.
+
+        Raises:
+            AttributeError: redirects of this client cannot be checked, so it gets no hint.
+        """
+        GUARD.cover(type(self._client._client))  # noqa: SLF001 - it follows the redirects
         extra = {**(self._options.extra_json or {}), field: value}
         self._options = _copy(self._options, "extra_json", extra)
 

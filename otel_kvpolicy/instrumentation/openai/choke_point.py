@@ -24,6 +24,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from ...telemetry.spans import current_chat_span
 from ..call import ChatCall
+from ..redirects import GUARD
 from ..runtime import Runtime
 from .adapter import OpenAIRequest, rejection_of
 from .streams import follow
@@ -130,6 +131,7 @@ class OpenAIPatches:
         """Restore both functions. Calls in flight finish instrumented."""
         _sync.close()
         _async.close()
+        GUARD.remove()
 
     def _start(
         self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
