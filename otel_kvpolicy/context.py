@@ -21,6 +21,10 @@ from .policy import PRIORITIES, Priority
 PRIORITY_BAGGAGE: Final = "kvpolicy.priority"
 """Baggage entry by which an upstream service names the priority of all calls in a trace."""
 
+# Under which key a context holds its baggage. Nearly all contexts have none, and looking the key up
+# is faster than asking for an entry.
+_BAGGAGE_KEY: Final = next(iter(baggage.set_baggage("", "", otel_context.Context())))
+
 _KEY: Final = otel_context.create_key("otel_kvpolicy.call")
 
 
@@ -52,11 +56,12 @@ def call_context() -> CallContext:
 
     The priority may also come from the baggage of the trace.
     """
-    context = otel_context.get_value(_KEY)
+    current = otel_context.get_current()
+    context = current.get(_KEY)
     if not isinstance(context, CallContext):
         context = _UNKNOWN
-    if context.priority is None:
-        given = baggage.get_baggage(PRIORITY_BAGGAGE)
+    if context.priority is None and _BAGGAGE_KEY in current:
+        given = baggage.get_baggage(PRIORITY_BAGGAGE, current)
         if given in PRIORITIES:
             return context._replace(priority=given)
     return context
