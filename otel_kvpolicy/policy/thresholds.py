@@ -143,7 +143,7 @@ REASONS: Final[dict[str, str]] = {
     "context threshold",
     ONE_OFF_SHORT_PROMPT: "no signal reached its threshold",
     BACKGROUND_CALL: "it is background work, and nothing shows that other calls share its prefix",
-    INTERACTIVE_CALL: "it is interactive, and stored for that although nothing else was quite enough",
+    INTERACTIVE_CALL: "it is interactive, which tips a borderline decision toward storing",
     POLICY_DISABLED: "nothing is decided",
 }
 """The reason codes of this rule, with what each one means."""

@@ -1,4 +1,4 @@
-"""Priority: background calls are stored only for a shared prefix, and interactive ones are favored."""
+"""Priority: background calls are stored only for a shared prefix; interactive ones are favored."""
 
 from __future__ import annotations
 

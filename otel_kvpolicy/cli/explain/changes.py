@@ -64,8 +64,8 @@ def changes(
 ) -> list[Change]:
     """Return all single changes that reverse a decision of the thresholds rule.
 
-    Signals come first, smallest change first. Role and priority are next. Settings come last, smallest
-    relative change first.
+    Signals come first, smallest change first. Role and priority are next. Settings come last,
+    smallest relative change first.
 
     Args:
         signals: all signals, by the names that a decision uses.
