@@ -12,8 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from opentelemetry import baggage
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span
+
+from .policy import PRIORITIES, Priority
+
+PRIORITY_BAGGAGE: Final = "kvpolicy.priority"
+"""Baggage entry by which an upstream service names the priority of all calls in a trace."""
+
+# Under which key a context holds its baggage. Nearly all contexts have none, and looking the key up
+# is faster than asking for an entry.
+_BAGGAGE_KEY: Final = next(iter(baggage.set_baggage("", "", otel_context.Context())))
 
 _KEY: Final = otel_context.create_key("otel_kvpolicy.call")
 
@@ -27,6 +37,7 @@ class CallContext(NamedTuple):
         rag_context: retrieved block that the prompt contains.
         agent_span: span of the agent's run.
         conversation_id: id of the conversation.
+        priority: ``background`` or ``interactive``.
     """
 
     role: str | None = None
@@ -34,15 +45,26 @@ class CallContext(NamedTuple):
     rag_context: Any = None
     agent_span: Span | None = None
     conversation_id: str | None = None
+    priority: Priority | None = None
 
 
 _UNKNOWN: Final = CallContext()
 
 
 def call_context() -> CallContext:
-    """Return the facts about calls made here; all None outside any :func:`kv_context`."""
-    context = otel_context.get_value(_KEY)
-    return context if isinstance(context, CallContext) else _UNKNOWN
+    """Return the facts about calls made here; all None outside any :func:`kv_context`.
+
+    The priority may also come from the baggage of the trace.
+    """
+    current = otel_context.get_current()
+    context = current.get(_KEY)
+    if not isinstance(context, CallContext):
+        context = _UNKNOWN
+    if context.priority is None and _BAGGAGE_KEY in current:
+        given = baggage.get_baggage(PRIORITY_BAGGAGE, current)
+        if given in PRIORITIES:
+            return context._replace(priority=given)
+    return context
 
 
 @contextmanager
@@ -52,6 +74,7 @@ def kv_context(
     agent_name: str | None = None,
     rag_context: Any = None,
     conversation_id: str | None = None,
+    priority: Priority | None = None,
 ) -> Iterator[None]:
     """Describe all chat calls made in the block. Inner blocks add to outer ones.
 
@@ -63,13 +86,22 @@ def kv_context(
             then counted separately from the question.
         conversation_id: id of the conversation. Advisors get a hash of it, and all calls of a
             conversation get the same affinity header.
+        priority: ``"background"`` for work that nobody waits for, such as batches and evaluations:
+            it is stored only if its prefix is shared. ``"interactive"`` tips a borderline call
+            toward storing.
+
+    Raises:
+        ValueError: there is no such priority.
     """
+    if priority is not None and priority not in PRIORITIES:
+        raise ValueError(f"priority must be one of {', '.join(PRIORITIES)}, not {priority!r}")
     outer = call_context()
     inner = outer._replace(
         role=role or outer.role,
         agent_name=agent_name or outer.agent_name,
         rag_context=outer.rag_context if rag_context is None else rag_context,
         conversation_id=conversation_id or outer.conversation_id,
+        priority=priority or outer.priority,
     )
     with within(inner):
         yield

@@ -6,7 +6,7 @@ from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from . import settings
-from .policy import CallText, KVCacheDecision, ThresholdsRule
+from .policy import CallText, KVCacheDecision, Priority, ThresholdsRule
 from .policy.calibration import AUTO
 from .policy.counting import content_chars, history_text, json_chars
 from .policy.thresholds import DISABLED, SETTINGS, check
@@ -106,14 +106,17 @@ class KVCacheLayeringPolicy:
         )
         return rule.judge(text, role)
 
-    def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
+    def judge(
+        self, text: CallText, role: str | None = None, priority: Priority | None = None
+    ) -> KVCacheDecision:
         """Decide a call whose parts have been counted.
 
         Args:
             text: characters and turns of the call.
             role: kind of caller.
+            priority: priority of the call; None if unknown.
         """
-        return self.in_force.judge(text, role)
+        return self.in_force.judge(text, role, priority=priority)
 
     @property
     def enabled(self) -> bool:

@@ -18,6 +18,7 @@ from .policy.adaptive.boundaries import boundaries_of
 from .policy.adaptive.rule import AdaptiveCall, AdaptiveRule
 from .policy.calibration import Auto, Calibrated, Calibration
 from .policy.counting import content_chars
+from .policy.priority import BACKGROUND, vllm_priority
 from .policy.signals import total_chars
 from .policy.thresholds import CHARS_PER_TOKEN, SCRIPT
 from .record import CallRecord, Outcome
@@ -115,6 +116,8 @@ def decide_call(
         destination: where the call goes.
     """
     dialect = settings.dialect.of(destination.origin)
+    if context.priority is None and "priority" in body:
+        context = context._replace(priority=vllm_priority(body["priority"]))
     thresholds = settings.policy if policy is None else policy.in_force
     calibrated = None
     if (
@@ -164,6 +167,7 @@ def decide_call(
         agent=context.agent_name,
         shadow=ruling.shadow,
         keep_tokens=ruling.keep_tokens if outcome == "applied" else 0,
+        priority=context.priority,
     )
     feedback = None
     if adaptive is not None and ruling.seen is not None and destination.allowed:
@@ -231,12 +235,14 @@ def _rule(
         return _Ruling(
             _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
         )
+    is_background = context.priority == BACKGROUND  # then a class of its own, if it has no name
     decision, seen = adaptive.decide(
         text,
-        context.agent_name or context.role,
+        context.agent_name or context.role or (BACKGROUND if is_background else None),
         boundaries_of(body, adaptive.key, counted),
         settled=False,
         chars_per_token=calibrated.ratio if calibrated else None,
+        priority=context.priority,
     )
     verdict = _with_ratio(adaptive.verdict(decision, seen), calibrated)
     if policy is None and settings.rule == AdaptiveRule.rule:
@@ -282,9 +288,8 @@ def _by_thresholds(
 ) -> Verdict:
     if policy is None or not _has_own_rule(policy):
         ratio = calibrated.ratio if calibrated else None
-        return _with_ratio(
-            thresholds.verdict(thresholds.judge(text, context.role, ratio)), calibrated
-        )
+        decision = thresholds.judge(text, context.role, ratio, priority=context.priority)
+        return _with_ratio(thresholds.verdict(decision), calibrated)
     if type(policy).decide is KVCacheLayeringPolicy.decide:  # only judge is overridden
         decision = policy.judge(text, context.role)
     else:  # a subclass with its own rule decides through its public method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from .policy import SKIP, STORE, KVCacheDecision, Verdict
+from .policy import SKIP, STORE, KVCacheDecision, Priority, Verdict
 
 Outcome = Literal[
     "applied", "observed", "caller", "excluded_target", "rejected", "disabled", "error"
@@ -38,6 +38,7 @@ class CallRecord(NamedTuple):
         agent: name of the agent, if known.
         shadow: what the other rule would have decided, if ``KV_CACHE_SHADOW`` is on.
         keep_tokens: leading tokens of a skipped call that are stored anyway.
+        priority: priority of the call, if known.
     """
 
     verdict: Verdict
@@ -50,6 +51,7 @@ class CallRecord(NamedTuple):
     agent: str | None
     shadow: Verdict | None = None
     keep_tokens: int = 0
+    priority: Priority | None = None
 
     @property
     def decision(self) -> KVCacheDecision:

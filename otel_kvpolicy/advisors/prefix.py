@@ -78,9 +78,14 @@ def stable_prefix(body: Mapping[Any, Any], key: bytes) -> StablePrefix:
     messages = _messages(body)
     if not messages:
         return NO_PREFIX
-    roles = [_role(message) for message in messages]
-    start = _first(roles, lambda role: role not in SYSTEM_ROLES)
-    end = max(start, _first(roles, lambda role: role == ASSISTANT_ROLE))
+    roles: list[str] = []  # of the messages before the first reply
+    for message in messages:
+        role = _role(message)
+        if role == ASSISTANT_ROLE:
+            break
+        roles.append(role)
+    end = len(roles)
+    start = next((index for index, role in enumerate(roles) if role not in SYSTEM_ROLES), end)
     tools, instructions = body.get("tools") or body.get("functions"), body.get("instructions")
     has_head = bool(start or tools or instructions)
     digest = blake2b(digest_size=_DIGEST_BYTES, key=key, person=b"prefix")
@@ -88,7 +93,7 @@ def stable_prefix(body: Mapping[Any, Any], key: bytes) -> StablePrefix:
         _feed(digest, part)
     _feed_messages(digest, roles[:start], messages[:start])
     head = digest.hexdigest()
-    _feed_messages(digest, roles[start:end], messages[start:end])
+    _feed_messages(digest, roles[start:], messages[start:end])
     opening = digest.hexdigest()
     if has_head:
         return StablePrefix(head, opening, has_head=True)
@@ -105,11 +110,9 @@ def _messages(body: Mapping[Any, Any]) -> Sequence[Any]:
     return messages if isinstance(messages, (list, tuple)) else ()
 
 
-def _first(roles: Sequence[Any], matches: Any) -> int:
-    return next((index for index, role in enumerate(roles) if matches(role)), len(roles))
-
-
 def _role(message: Any) -> str:
+    if type(message) is dict and type(role := message.get("role")) is str:  # nearly all messages
+        return role
     if isinstance(message, str):
         return "user"
     role, kind = _field(message, "role"), _field(message, "type")
@@ -124,7 +127,9 @@ def _content(message: Any) -> Any:
 
 
 def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    if type(value) is dict or isinstance(value, Mapping):
+        return value.get(name)
+    return getattr(value, name, None)
 
 
 def _feed_messages(digest: Any, roles: Sequence[str], messages: Sequence[Any]) -> None:

@@ -15,6 +15,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from ..hints.targets import Origin, Targets
 from ..policy import KVCacheDecision
+from ..policy.thresholds import CHARS_PER_TOKEN
 from ..record import CallRecord
 from ..settings import Settings
 from ..telemetry.worker import Worker
@@ -218,7 +219,8 @@ def _event(
         prefix = NO_PREFIX
     prefix_tokens = _signal(decision, "prefix_tokens")
     if not prefix.has_head:
-        prefix_tokens = int(prefix.opening_chars / now.chars_per_token)
+        ratio = record.verdict.attributes.get(CHARS_PER_TOKEN, now.chars_per_token)
+        prefix_tokens = int(prefix.opening_chars / ratio)
     conversation_id = conversation_id or _conversation_of(body)
     return DecisionEvent(
         decision=decision,

@@ -12,6 +12,7 @@ from .decision import (
     Verdict,
     reason_code,
 )
+from .priority import PRIORITIES, Priority
 from .signals import SIGNALS, CallText
 from .thresholds import REUSE_HEAVY_ROLES, THRESHOLDS, TOOL_AGENT_ROLE, Threshold, ThresholdsRule
 
@@ -22,6 +23,7 @@ RULE_ATTRIBUTES: Final[tuple[RuleAttribute, ...]] = (*thresholds.ATTRIBUTES, *wh
 """What the rules record beside their decisions."""
 
 __all__ = [
+    "PRIORITIES",
     "REASONS",
     "REUSE_HEAVY_ROLES",
     "RULE_ATTRIBUTES",
@@ -32,6 +34,7 @@ __all__ = [
     "TOOL_AGENT_ROLE",
     "CallText",
     "KVCacheDecision",
+    "Priority",
     "RuleAttribute",
     "Threshold",
     "ThresholdsRule",

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any, Final, Literal, NamedTuple
 
-from .decision import KVCacheDecision, RuleAttribute, Verdict
+from .decision import KVCacheDecision, RuleAttribute, Verdict, reason_code
+from .priority import BACKGROUND, BACKGROUND_CALL, INTERACTIVE, INTERACTIVE_CALL, Priority
 from .signals import CallText, estimate
 
 
@@ -33,6 +34,8 @@ class Threshold(NamedTuple):
             setting and documents it.
         minimum: the signal must reach at least this, even if the setting is lower.
         bonus: added to the score of a call that reaches the threshold.
+        shared: True if the signal measures a part that other calls share, so that it stores a
+            background call, too.
     """
 
     setting: str
@@ -47,6 +50,7 @@ class Threshold(NamedTuple):
     meaning: str
     minimum: int = 0
     bonus: float = 0.0
+    shared: bool = False
 
 
 THRESHOLDS: Final = (
@@ -62,6 +66,7 @@ THRESHOLDS: Final = (
         because="its system prompt and tools are long enough to be shared",
         meaning="store a call if its system prompt and tools have at least this many tokens; "
         "also applies to a RAG block",
+        shared=True,
     ),
     Threshold(
         setting="min_history_turns",
@@ -116,6 +121,7 @@ THRESHOLDS: Final = (
         meaning="store a call if its tool definitions alone have at least this many tokens; "
         "off unless set",
         minimum=1,
+        shared=True,
     ),
 )
 """Every comparison the rule makes, in the order of the reasons in a decision."""
@@ -136,9 +142,13 @@ REASONS: Final[dict[str, str]] = {
     REUSE_HEAVY_ROLE: "its role makes many similar calls, and the prompt is at least half the "
     "context threshold",
     ONE_OFF_SHORT_PROMPT: "no signal reached its threshold",
+    BACKGROUND_CALL: "it is background work, and nothing shows that other calls share its prefix",
+    INTERACTIVE_CALL: "it is interactive, which tips a borderline decision toward storing",
     POLICY_DISABLED: "nothing is decided",
 }
 """The reason codes of this rule, with what each one means."""
+
+_SHARED: Final = frozenset(each.reason for each in THRESHOLDS if each.shared)
 
 CHARS_PER_TOKEN: Final = "chars_per_token"
 SCRIPT: Final = "script"
@@ -244,7 +254,12 @@ class ThresholdsRule:
         self._recorded[CHARS_PER_TOKEN] = float(self.chars_per_token)
 
     def judge(
-        self, text: CallText, role: str | None = None, chars_per_token: float | None = None
+        self,
+        text: CallText,
+        role: str | None = None,
+        chars_per_token: float | None = None,
+        *,
+        priority: Priority | None = None,
     ) -> KVCacheDecision:
         """Decide a call whose parts have been counted.
 
@@ -253,6 +268,9 @@ class ThresholdsRule:
             role: kind of caller.
             chars_per_token: characters that count as one token of this call; by default those of
                 the rule.
+            priority: ``background`` stores the call only if the threshold of a shared part is
+                reached. ``interactive`` tips a borderline call toward storing, as a reuse-heavy
+                role does.
         """
         if not self.enabled:
             return DISABLED
@@ -271,12 +289,25 @@ class ThresholdsRule:
             and signals["total_tokens"] >= self._tipping_tokens
         ):
             reasons.append(f"{REUSE_HEAVY_ROLE}({role})")
+        worthy = bool(reasons)
+        if priority is not None:
+            worthy, reasons = self._by_priority(priority, reasons, signals["total_tokens"])
         return KVCacheDecision.trusted(
-            cache_worthy=bool(reasons),
+            cache_worthy=worthy,
             score=1.0 if score >= 1.0 else round(score, 4),
             reasons=reasons or [ONE_OFF_SHORT_PROMPT],
             signals=signals,
         )
+
+    def _by_priority(
+        self, priority: Priority, reasons: list[str], total: int
+    ) -> tuple[bool, list[str]]:
+        """Return the decision with regard to the priority, and the reasons for it."""
+        if priority == INTERACTIVE and not reasons and total >= self._tipping_tokens:
+            return True, [INTERACTIVE_CALL]
+        if priority == BACKGROUND and reasons and _SHARED.isdisjoint(map(reason_code, reasons)):
+            return False, [BACKGROUND_CALL]
+        return bool(reasons), reasons
 
     def verdict(self, decision: KVCacheDecision) -> Verdict:
         """Add the sentence and the thresholds to a decision.

@@ -159,6 +159,12 @@ KEEP_TOKENS: Final = _attribute(
     "with KV_CACHE_PARTIAL_STORE: leading tokens of a skipped call that are stored anyway",
     always=False,
 )
+PRIORITY: Final = _attribute(
+    "kvpolicy.priority",
+    "string",
+    'priority of the call, "background" or "interactive", if the caller names one',
+    always=False,
+)
 CACHED_VLLM_TOKENS: Final = _attribute(
     "kvpolicy.cached.vllm_tokens",
     "int",

@@ -114,6 +114,8 @@ def decision_attributes(record: CallRecord) -> dict[str, Any]:
         attributes[names.SIGNALS + name] = value
     for name, value in verdict.attributes.items():
         attributes[names.NAMESPACE + name] = value
+    if record.priority is not None:
+        attributes[names.PRIORITY] = record.priority
     if record.keep_tokens:
         attributes[names.KEEP_TOKENS] = record.keep_tokens
     if record.shadow is not None:

@@ -158,7 +158,7 @@ def test_a_live_call_is_sent_the_dialect_of_its_server(
             **CALL, extra_body={"kv_transfer_params": {"max_offload_tokens": 0}}
         )
     assert [
-        (attributes(span)["kvpolicy.decision"], span.attributes["kvpolicy.hint.outcome"])
+        (attributes(span)["kvpolicy.decision"], attributes(span)["kvpolicy.hint.outcome"])
         for span in instrumented.decided
     ] == [("skip", "applied"), ("store", "applied"), ("skip", "caller")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from ...policy import REUSE_HEAVY_ROLES, THRESHOLDS
+from ...policy import REUSE_HEAVY_ROLES, THRESHOLDS, Priority
 from ...policy.adaptive import why
 from ...policy.thresholds import SETTINGS
 from ...settings import env_name
@@ -25,9 +25,9 @@ class Change(NamedTuple):
     """One change that reverses the decision.
 
     Attributes:
-        kind: ``signal``, ``role``, ``setting`` or ``adaptive``.
+        kind: ``signal``, ``role``, ``priority``, ``setting`` or ``adaptive``.
         name: the signal, the environment variable, or the attribute of the adaptive rule.
-        value: the value that reverses the decision; None for a role.
+        value: the value that reverses the decision; None for a role or a priority.
         text: the change in words.
     """
 
@@ -41,10 +41,11 @@ class _Case(NamedTuple):
     signals: Mapping[str, int]
     thresholds: Mapping[str, int]
     role: str | None
+    priority: Priority | None = None
 
     @property
     def stores(self) -> bool:
-        return stores(self.signals, self.thresholds, self.role)
+        return stores(self.signals, self.thresholds, self.role, self.priority)
 
     def with_signal(self, name: str, value: int) -> _Case:
         changed = {**self.signals, name: value}
@@ -56,24 +57,31 @@ class _Case(NamedTuple):
 
 
 def changes(
-    signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None
+    signals: Mapping[str, int],
+    thresholds: Mapping[str, int],
+    role: str | None,
+    priority: Priority | None = None,
 ) -> list[Change]:
     """Return all single changes that reverse a decision of the thresholds rule.
 
-    Signals come first, smallest change first. The role is next. Settings come last, smallest
-    relative change first.
+    Signals come first, smallest change first. Role and priority are next. Settings come last,
+    smallest relative change first.
 
     Args:
         signals: all signals, by the names that a decision uses.
         thresholds: thresholds in force, by settings field.
         role: role of the caller.
+        priority: priority of the call.
     """
-    case = _Case(signals, thresholds, role)
+    case = _Case(signals, thresholds, role, priority)
     found = [*_of_tokens(case), *_of_turns(case)]
     if not case.stores and case._replace(role=min(REUSE_HEAVY_ROLES)).stores:
         roles = ", ".join(sorted(REUSE_HEAVY_ROLES))
         text = f"a reuse-heavy role ({roles}), because the prompt is long enough for one"
         found.append(Change("role", "role", None, text))
+    if priority is not None and case._replace(priority=None).stores != case.stores:
+        text = f"without the priority {priority}"
+        found.append(Change("priority", "priority", None, text))
     return [*found, *_of_settings(case)]
 
 

@@ -322,7 +322,7 @@ def _verdict_if_scaled(span: RecordedSpan, factor: float) -> str | None:
         for name, value in span.signals.items()
     }
     scaled["tool_tokens"] = min(scaled["tool_tokens"], scaled["prefix_tokens"])
-    stored = stores(scaled, thresholds, span.role)
+    stored = stores(scaled, thresholds, span.role, span.priority)
     if stored == again.cache_worthy:
         return None
     return names.STORE if stored else names.SKIP

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ...policy import SIGNALS, THRESHOLDS, ThresholdsRule
 from ...policy.adaptive import why
+from ...policy.priority import BACKGROUND_CALL
 from ...policy.thresholds import CHARS_PER_TOKEN
 from ...settings import env_name
 from ...telemetry import names
@@ -113,7 +114,7 @@ def _read_thresholds(span: RecordedSpan) -> Reading:
         return Reading(measures, caveats=(Note("other_rule", text),))
     if span.text(names.HINT_OUTCOME) == "caller":
         return Reading(measures)  # no change of the signals would change the caller's choice
-    return Reading(measures, tuple(changes(span.signals, thresholds, span.role)))
+    return Reading(measures, tuple(changes(span.signals, thresholds, span.role, span.priority)))
 
 
 def _read_unknown(span: RecordedSpan) -> Reading:
@@ -128,9 +129,10 @@ def _read_adaptive(span: RecordedSpan) -> Reading:
         "adaptive_state",
         "The adaptive rule keeps adjusting: it may decide a call like this differently now.",
     )
-    decided_by_class = span.text(
-        names.HINT_OUTCOME
-    ) != "caller" and why.SHARED_PREFIX_LOST not in span.texts(names.REASONS)
+    decided_by_class = span.text(names.HINT_OUTCOME) != "caller" and {
+        why.SHARED_PREFIX_LOST,
+        BACKGROUND_CALL,
+    }.isdisjoint(span.texts(names.REASONS))
     if reuse is None or doubt is None or theta is None or not decided_by_class:
         return Reading(caveats=(caveat,))
     stored = bool(span.flag(names.CACHE_WORTHY))

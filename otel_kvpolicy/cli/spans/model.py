@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from ...policy import SIGNALS, CallText, KVCacheDecision, ThresholdsRule
+from ...policy import SIGNALS, CallText, KVCacheDecision, Priority, ThresholdsRule
 from ...policy.adaptive import why
 from ...policy.thresholds import POLICY_DISABLED, REUSE_HEAVY_ROLE, SETTINGS
 from ...telemetry import names
@@ -161,6 +161,12 @@ class RecordedSpan:
         return self.known_role or (match[1] if match else None)
 
     @property
+    def priority(self) -> Priority | None:
+        """The priority of the call, if recorded."""
+        value = self.text(names.PRIORITY)
+        return next((priority for priority in get_args(Priority) if priority == value), None)
+
+    @property
     def decision(self) -> KVCacheDecision:
         """The rule's decision.
 
@@ -190,13 +196,21 @@ class RecordedSpan:
         return decision.model_copy(update={"reasons": again.reasons})
 
 
-def stores(signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None) -> bool:
+def stores(
+    signals: Mapping[str, int],
+    thresholds: Mapping[str, int],
+    role: str | None,
+    priority: Priority | None = None,
+) -> bool:
     """Return True if the thresholds rule stores a call with these signals."""
-    return judge(signals, thresholds, role).cache_worthy
+    return judge(signals, thresholds, role, priority).cache_worthy
 
 
 def judge(
-    signals: Mapping[str, int], thresholds: Mapping[str, int], role: str | None
+    signals: Mapping[str, int],
+    thresholds: Mapping[str, int],
+    role: str | None,
+    priority: Priority | None = None,
 ) -> KVCacheDecision:
     """Decide recorded signals by the thresholds rule.
 
@@ -204,6 +218,7 @@ def judge(
         signals: all signals, by the names that a decision uses.
         thresholds: thresholds by settings field; optional ones that are missing are off.
         role: role of the caller.
+        priority: priority of the call.
     """
     tools = signals["tool_tokens"]
     text = CallText(  # at one character per token, the estimate returns the recorded tokens
@@ -214,7 +229,7 @@ def judge(
         user_chars=signals["user_tokens"],
         history_turns=signals["history_turns"],
     )
-    return ThresholdsRule(dict(thresholds), chars_per_token=1).judge(text, role)
+    return ThresholdsRule(dict(thresholds), chars_per_token=1).judge(text, role, priority=priority)
 
 
 def rejudged(span: RecordedSpan) -> KVCacheDecision | None:
@@ -230,4 +245,4 @@ def rejudged(span: RecordedSpan) -> KVCacheDecision | None:
         or min(*thresholds.values(), *signals.values()) < 0
     ):
         return None
-    return judge(signals, thresholds, span.role)
+    return judge(signals, thresholds, span.role, span.priority)

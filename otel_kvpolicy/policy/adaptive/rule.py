@@ -33,6 +33,7 @@ from math import inf
 from typing import Any, Final
 
 from ..decision import KVCacheDecision, Verdict
+from ..priority import BACKGROUND, BACKGROUND_CALL, INTERACTIVE, INTERACTIVE_CALL, Priority
 from ..signals import CallText, estimate
 from ..thresholds import CHARS_PER_TOKEN, DEFAULT_CHARS_PER_TOKEN
 from .boundaries import NO_BOUNDARIES, Boundaries
@@ -65,6 +66,10 @@ The factor is above 1 so that an estimate that is too low can recover."""
 
 _DOUBTS: Final = 0.75
 """Standard errors that are added to P(reuse) as the benefit of the doubt."""
+
+_EVIDENCE: Final = 4.0
+"""Calls of a class that must be known to have come back or not before the class speaks for a
+background call: as many as the prior counts for."""
 
 DEFAULT_SLACK: Final = 0.1
 """Error allowed for the end of a message, in chunks: its position in tokens is estimated from its
@@ -238,6 +243,7 @@ class AdaptiveRule:
         *,
         settled: bool = True,
         chars_per_token: float | None = None,
+        priority: Priority | None = None,
     ) -> tuple[KVCacheDecision, AdaptiveCall]:
         """Decide a call and remember it.
 
@@ -250,6 +256,8 @@ class AdaptiveRule:
                 while it is in flight.
             chars_per_token: characters that count as one token of this call; by default those of
                 the rule.
+            priority: ``background`` stores the call only if its class is known to come back or
+                several calls share its prefix. ``interactive`` doubles the benefit of the doubt.
 
         Returns:
             The decision, and the call for :meth:`observe`. If a settled decision is not carried out
@@ -259,7 +267,12 @@ class AdaptiveRule:
         now = self._clock()
         with self.lock:
             call = self._decide(
-                now, text.history_turns, signals["total_tokens"], role or "", boundaries
+                now,
+                text.history_turns,
+                signals["total_tokens"],
+                role or "",
+                boundaries,
+                priority=priority,
             )
             if settled:
                 _follow(call, call.why.stores)
@@ -281,7 +294,14 @@ class AdaptiveRule:
         return Verdict(decision, self.rule, why.sentence, attributes)
 
     def _decide(
-        self, now: float, turns: int, tokens: int, label: str, boundaries: Boundaries
+        self,
+        now: float,
+        turns: int,
+        tokens: int,
+        label: str,
+        boundaries: Boundaries,
+        *,
+        priority: Priority | None,
     ) -> AdaptiveCall:
         self._give_up(now)
         known, new = self._find(boundaries)
@@ -297,6 +317,8 @@ class AdaptiveRule:
         lifetime = self._lifetime
         lifetime.called()
         why = self._why(tally)
+        if priority is not None:
+            why = _by_priority(why, priority, shared=shared)
         gap = None
         if known is not None:
             why = self._restore(why, known, now, shared=shared)
@@ -528,6 +550,23 @@ class AdaptiveRule:
         counts = list(counts)
         with self.lock:
             self._table.adopt(counts)
+
+
+def _by_priority(why: Why, priority: Priority, *, shared: bool) -> Why:
+    """Ask more of a background call, and less of an interactive one.
+
+    Args:
+        why: the decision without regard to the priority.
+        priority: priority of the call.
+        shared: True if several calls share the prefix.
+    """
+    if priority == BACKGROUND and why.stores:
+        class_returns = why.calls >= _EVIDENCE and why.reuse >= why.theta
+        if not shared and not class_returns:
+            return why._replace(code=BACKGROUND_CALL)
+    if priority == INTERACTIVE and not why.stores and why.reuse + 2 * why.doubt >= why.theta:
+        return why._replace(code=INTERACTIVE_CALL, doubt=2 * why.doubt)
+    return why
 
 
 def _follow(call: AdaptiveCall, stored: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from ..decision import RuleAttribute
+from ..priority import BACKGROUND_CALL, INTERACTIVE_CALL
 from .reuse_table import CallClass
 
 RULE: Final = "adaptive"
@@ -63,7 +64,8 @@ ATTRIBUTES: Final = (
 )
 """What this rule records beside its decision."""
 
-_SIGNS: Final = {REUSE_UNLIKELY: "<", REUSE_EXPECTED: ">="}
+_SIGNS: Final = {REUSE_UNLIKELY: "<", REUSE_EXPECTED: ">=", INTERACTIVE_CALL: ">="}
+_SKIPPING: Final = frozenset({REUSE_UNLIKELY, BACKGROUND_CALL})
 
 
 def reason_of(code: str, reuse: float, doubt: float, theta: float) -> str:
@@ -101,7 +103,7 @@ class Why(NamedTuple):
     @property
     def stores(self) -> bool:
         """True if the call is stored."""
-        return self.code != REUSE_UNLIKELY
+        return self.code not in _SKIPPING
 
     @property
     def reason(self) -> str:
@@ -147,6 +149,13 @@ class Why(NamedTuple):
     def _change(self) -> str:
         if self.code == SHARED_PREFIX_LOST:
             return "Stored anyway: several calls share its prefix, and the cache had lost it."
+        if self.code == BACKGROUND_CALL:
+            return (
+                "It is background work, which is stored only if calls of its class are known to "
+                "come back, or if several calls share its prefix."
+            )
+        if self.code == INTERACTIVE_CALL:
+            return "The doubt counts twice because the call is interactive."
         if self.code == REUSE_UNLIKELY:
             least = max(self.theta - self.doubt, 0)
             return (
