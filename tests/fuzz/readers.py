@@ -27,7 +27,7 @@ READ = [
 ]
 
 with atheris.instrument_imports(include=READ):
-    from otel_kvpolicy.hints.lmcache import FIELD
+    from otel_kvpolicy.hints.kv_transfer_params import FIELD
     from otel_kvpolicy.hints.rejection import rejects
     from otel_kvpolicy.hints.targets import Targets
     from otel_kvpolicy.layering_policy import KVCacheLayeringPolicy
