@@ -16,10 +16,9 @@ from .layering_policy import KVCacheLayeringPolicy
 from .policy import CallText, KVCacheDecision, ThresholdsRule, Verdict
 from .policy.adaptive.boundaries import boundaries_of
 from .policy.adaptive.rule import AdaptiveCall, AdaptiveRule
-from .policy.calibration import Auto, Calibrated, Calibration
+from .policy.calibration import Auto, Calibration, Ratio
 from .policy.counting import content_chars
 from .policy.priority import BACKGROUND, vllm_priority
-from .policy.signals import total_chars
 from .policy.thresholds import CHARS_PER_TOKEN, SCRIPT
 from .record import CallRecord, Outcome
 from .requests import Answer
@@ -79,7 +78,8 @@ class DecidedCall(NamedTuple):
         dialect: how the server is told.
         params: new value of the dialect's field; None leaves the body as it is.
         feedback: for the adaptive rule, if it has seen the call and the server may get the hint.
-        calibrated: what the server's token count teaches, if the ratio is learned.
+        ratio: characters per token that the call is decided with, if they are learned.
+        chars: characters of the prompt, from which the ratio is learned; 0 to learn nothing.
         fault: what went wrong while the hint was built, if the outcome is ``error``.
     """
 
@@ -88,7 +88,8 @@ class DecidedCall(NamedTuple):
     params: Any = None
     feedback: Feedback | None = None
     fault: Exception | None = None
-    calibrated: Calibrated | None = None
+    ratio: Ratio | None = None
+    chars: int = 0
 
 
 def decide_call(
@@ -119,14 +120,21 @@ def decide_call(
     if context.priority is None and "priority" in body:
         context = context._replace(priority=vllm_priority(body["priority"]))
     thresholds = settings.policy if policy is None else policy.in_force
-    calibrated = None
+    ratio, chars = None, 0
     if (
-        calibration is not None
-        and isinstance(thresholds.chars_per_token, Auto)
+        isinstance(thresholds.chars_per_token, Auto)
+        and calibration is not None
         and thresholds.enabled
-        and not _has_own_rule(policy)
+        and (policy is None or not _has_own_rule(policy))
     ):
-        calibrated = _calibrate(text, body, calibration, destination)
+        chars = sum(text[:-1])
+        model = body.get("model")
+        ratio = calibration.ratio(
+            (destination.origin, model if isinstance(model, str) else ""),
+            script_of_request(body, text, chars),
+        )
+        if not is_all_text(body, text):
+            chars = 0
     ruling = _rule(
         text,
         body,
@@ -135,7 +143,7 @@ def decide_call(
         policy=policy,
         settings=settings,
         adaptive=adaptive,
-        calibrated=calibrated,
+        ratio=ratio,
         partial=settings.partial_store and dialect.keeps_parts(settings.hint_keys),
     )
     decision = ruling.verdict.decision
@@ -172,18 +180,7 @@ def decide_call(
     feedback = None
     if adaptive is not None and ruling.seen is not None and destination.allowed:
         feedback = Feedback(adaptive, ruling.seen, dialect.caller_caps(given))
-    return DecidedCall(record, dialect, params, feedback, fault, calibrated)
-
-
-def _calibrate(
-    text: CallText, body: Mapping[Any, Any], calibration: Calibration, destination: Destination
-) -> Calibrated:
-    """Return the characters per token to decide a call with."""
-    model = body.get("model")
-    cache = destination.origin, model if isinstance(model, str) else ""
-    chars = total_chars(text)
-    script = script_of_request(body, text, chars)
-    return calibration.calibrated(cache, script, chars if is_all_text(body, text) else 0)
+    return DecidedCall(record, dialect, params, feedback, fault, ratio, chars)
 
 
 def _outcome(
@@ -225,47 +222,45 @@ def _rule(
     policy: KVCacheLayeringPolicy | None,
     settings: Settings,
     adaptive: AdaptiveRule | None,
-    calibrated: Calibrated | None,
+    ratio: Ratio | None,
     partial: bool,
 ) -> _Ruling:
     counted = text
     if context.rag_context is not None:
         text = _set_apart(text, content_chars(context.rag_context))
     if adaptive is None or not thresholds.enabled:
-        return _Ruling(
-            _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
-        )
+        return _Ruling(_by_thresholds(thresholds, policy, text, body, context, ratio=ratio))
     is_background = context.priority == BACKGROUND  # then a class of its own, if it has no name
     decision, seen = adaptive.decide(
         text,
         context.agent_name or context.role or (BACKGROUND if is_background else None),
         boundaries_of(body, adaptive.key, counted),
         settled=False,
-        chars_per_token=calibrated.ratio if calibrated else None,
+        chars_per_token=ratio.value if ratio else None,
         priority=context.priority,
     )
-    verdict = _with_ratio(adaptive.verdict(decision, seen), calibrated)
+    verdict = _with_ratio(adaptive.verdict(decision, seen), ratio)
     if policy is None and settings.rule == AdaptiveRule.rule:
         shadow = None
         if settings.shadow:
-            shadow = _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
+            shadow = _by_thresholds(thresholds, policy, text, body, context, ratio=ratio)
         keep = 0
         if partial and decision.skip_save:
-            keep = seen.keep_tokens(calibrated.ratio if calibrated else settings.chars_per_token)
+            keep = seen.keep_tokens(ratio.value if ratio else settings.chars_per_token)
         return _Ruling(verdict, shadow, keep, seen)
     return _Ruling(
-        _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated),
+        _by_thresholds(thresholds, policy, text, body, context, ratio=ratio),
         shadow=verdict if settings.shadow else None,
         seen=seen,
     )
 
 
-def _with_ratio(verdict: Verdict, calibrated: Calibrated | None) -> Verdict:
+def _with_ratio(verdict: Verdict, ratio: Ratio | None) -> Verdict:
     """Record the ratio that was learned, instead of the one that the rule starts with."""
-    if calibrated is None:
+    if ratio is None:
         return verdict
     decision, rule, sentence, attributes = verdict
-    learned = {**attributes, CHARS_PER_TOKEN: calibrated.ratio, SCRIPT: calibrated.script}
+    learned = {**attributes, CHARS_PER_TOKEN: ratio.value, SCRIPT: ratio.script}
     return Verdict(decision, rule, sentence, learned)
 
 
@@ -284,12 +279,12 @@ def _by_thresholds(
     body: Mapping[Any, Any],
     context: CallContext,
     *,
-    calibrated: Calibrated | None,
+    ratio: Ratio | None,
 ) -> Verdict:
     if policy is None or not _has_own_rule(policy):
-        ratio = calibrated.ratio if calibrated else None
-        decision = thresholds.judge(text, context.role, ratio, priority=context.priority)
-        return _with_ratio(thresholds.verdict(decision), calibrated)
+        value = ratio.value if ratio else None
+        decision = thresholds.judge(text, context.role, value, priority=context.priority)
+        return _with_ratio(thresholds.verdict(decision), ratio)
     if type(policy).decide is KVCacheLayeringPolicy.decide:  # only judge is overridden
         decision = policy.judge(text, context.role)
     else:  # a subclass with its own rule decides through its public method

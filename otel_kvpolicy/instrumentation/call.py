@@ -16,7 +16,7 @@ from ..hints.dialect import Dialect
 from ..hints.rejection import rejects
 from ..hints.targets import Origin
 from ..pipeline import Feedback
-from ..policy.calibration import Calibrated
+from ..policy.calibration import Ratio
 from ..record import CallRecord
 from ..requests import Answer
 from ..settings import Settings
@@ -44,8 +44,8 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_calibrated", "_context", "_dialect", "_done", "_feedback",
-        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_record", "_runtime", "_seconds",
+        "_answer", "_attributes", "_chars", "_context", "_dialect", "_done", "_feedback", "_guarded",
+        "_hint_token", "_lock", "_origin", "_ours", "_ratio", "_record", "_runtime", "_seconds",
         "_settings", "_started", "_token", "pulling", "span",
     )  # fmt: skip
 
@@ -55,8 +55,9 @@ class ChatCall:
         record: CallRecord,
         span: Span,
         feedback: Feedback | None,
-        calibrated: Calibrated | None = None,
         *,
+        ratio: Ratio | None,
+        chars: int,
         ours: bool,
         origin: Origin,
         seconds: float,
@@ -68,7 +69,8 @@ class ChatCall:
         self._dialect = dialect
         self._record = record
         self._feedback = feedback
-        self._calibrated = calibrated
+        self._ratio = ratio
+        self._chars = chars
         self.span = span
         self._context = trace.set_span_in_context(span)
         self._ours = ours
@@ -273,12 +275,12 @@ class ChatCall:
 
     def _calibrate(self) -> None:
         """Learn characters per token from the server's count."""
-        call, answer = self._calibrated, self._answer
-        if call is None or answer is None or not answer.input_tokens:
+        used, answer = self._ratio, self._answer
+        if used is None or answer is None or not answer.input_tokens:
             return
-        ratio = self._runtime.calibration.learn(call, answer.input_tokens)
-        if ratio is not None:
-            self._runtime.instruments.calibrated(self._record, call.script, ratio)
+        learned = self._runtime.calibration.learn(used, self._chars, answer.input_tokens)
+        if learned is not None:
+            self._runtime.instruments.calibrated(self._record, used.script, learned)
 
     def _write_log(self, error: BaseException | None) -> None:
         now = self._settings

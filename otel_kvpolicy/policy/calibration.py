@@ -115,9 +115,13 @@ def script_of(sample: str) -> str:
         sample: some hundred characters of the text.
     """
     chars = len(sample)
-    encoded = sample.encode("utf-8", "surrogatepass")
-    if not sample.isascii() and (width := len(encoded) / chars) > _ACCENTED:
-        return WIDE if width >= _WIDE else ALPHABETIC if width >= _ALPHABETIC else ACCENTED
+    if sample.isascii():
+        encoded = sample.encode()
+    else:
+        encoded = sample.encode("utf-8", "surrogatepass")
+        width = len(encoded) / chars
+        if width > _ACCENTED:
+            return WIDE if width >= _WIDE else ALPHABETIC if width >= _ALPHABETIC else ACCENTED
     if " " not in sample and '"' not in sample and chars >= _SOLID_CHARS:
         return ENCODED
     dense = len(encoded.translate(None, _LETTERS_AND_SPACE))
@@ -126,40 +130,20 @@ def script_of(sample: str) -> str:
     return CODE if dense > _CODE * chars or "\n " in sample else PROSE  # an indented line is code
 
 
-class _Ratio:
-    """The ratio of one script of one cache.
+class Ratio(NamedTuple):
+    """The characters per token of one script of one cache, as far as they are known.
 
     Attributes:
-        value: characters per token, as far as is known.
-    """
-
-    __slots__ = ("_observed", "value")
-
-    def __init__(self, start: float) -> None:
-        self.value = start
-        self._observed: deque[float] = deque(maxlen=WINDOW)
-
-    def observe(self, observed: float) -> None:
-        self._observed.append(observed)
-        if len(self._observed) >= MIN_OBSERVATIONS:
-            # One of the observations, not the mean of two: equal ones are then reached, not passed.
-            self.value = round(sorted(self._observed)[len(self._observed) // 2], 3)
-
-
-class Calibrated(NamedTuple):
-    """The ratio that a call is decided with, and where to report the server's count.
-
-    Attributes:
-        cache: the cache that the call goes to.
-        script: kind of its text, a key of :data:`STARTING_RATIOS`.
-        ratio: characters per token.
-        chars: characters of the prompt; 0 if the call teaches nothing.
+        cache: what tells caches apart, such as the server's origin and the model.
+        script: kind of text, a key of :data:`STARTING_RATIOS`.
+        value: characters per token.
+        observed: the latest observations, which only :class:`Calibration` touches.
     """
 
     cache: Hashable
     script: str
-    ratio: float
-    chars: int
+    value: float
+    observed: deque[float]
 
 
 class Calibration:
@@ -174,44 +158,51 @@ class Calibration:
     """
 
     def __init__(self, max_ratios: int = _MAX_RATIOS) -> None:
-        self.lock = threading.RLock()  # a signal handler may interrupt it, and end another call
+        self._lock = threading.RLock()  # a signal handler may interrupt it, and end another call
         self._max_ratios = max_ratios
-        self._ratios: dict[tuple[Hashable, str], _Ratio] = {}
+        self._ratios: dict[tuple[Hashable, str], Ratio] = {}
 
     def __len__(self) -> int:
         return len(self._ratios)
 
-    def calibrated(self, cache: Hashable, script: str, chars: int) -> Calibrated:
+    def ratio(self, cache: Hashable, script: str) -> Ratio:
         """Return the ratio to decide a call with.
 
         Args:
             cache: what tells caches apart, such as the server's origin and the model.
-            script: a key of :data:`STARTING_RATIOS`.
-            chars: characters of the prompt; 0 if the call teaches nothing.
+            script: kind of text, a key of :data:`STARTING_RATIOS`.
         """
         ratio = self._ratios.get((cache, script))
-        value = STARTING_RATIOS[script] if ratio is None else ratio.value
-        return Calibrated(cache, script, value, chars)
+        if ratio is None:
+            return Ratio(cache, script, STARTING_RATIOS[script], deque(maxlen=WINDOW))
+        return ratio
 
-    def learn(self, call: Calibrated, tokens: int) -> float | None:
+    def learn(self, used: Ratio, chars: int, tokens: int) -> float | None:
         """Learn from the prompt tokens that the server counted.
 
         Args:
-            call: the call, as it was decided.
-            tokens: prompt tokens of the call.
+            used: the ratio that the call was decided with.
+            chars: characters of its prompt; 0 if the call teaches nothing.
+            tokens: tokens of its prompt.
 
         Returns:
-            The ratio now; None if the call teaches nothing.
+            The characters per token now; None if the call teaches nothing.
         """
-        if call.chars < MIN_CHARS or not LEAST * tokens <= call.chars <= MOST * tokens:
+        if chars < MIN_CHARS or not LEAST * tokens <= chars <= MOST * tokens:
             return None
-        key = call.cache, call.script
-        with self.lock:
+        key = used.cache, used.script
+        with self._lock:
             ratio = self._ratios.pop(key, None)
             if ratio is None:
-                ratio = _Ratio(STARTING_RATIOS[call.script])
+                ratio = used._replace(
+                    value=STARTING_RATIOS[used.script], observed=deque(maxlen=WINDOW)
+                )
                 if len(self._ratios) >= self._max_ratios:
                     del self._ratios[next(iter(self._ratios))]
+            ratio.observed.append(chars / tokens)
+            if len(ratio.observed) >= MIN_OBSERVATIONS:
+                # One of the observations, not the mean of two: equal ones are reached, not passed.
+                median = sorted(ratio.observed)[len(ratio.observed) // 2]
+                ratio = ratio._replace(value=round(median, 3))
             self._ratios[key] = ratio  # at the end: the first one is the one to forget
-            ratio.observe(call.chars / tokens)
             return ratio.value

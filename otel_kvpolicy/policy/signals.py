@@ -33,12 +33,6 @@ class CountedText(CallText):
     has_results: bool
 
 
-def total_chars(text: CallText) -> int:
-    """Return the characters of a whole prompt."""
-    prefix, tools, history, rag, user, _ = text
-    return prefix + tools + history + rag + user
-
-
 SIGNALS: Final = (
     "prefix_tokens",
     "tool_tokens",

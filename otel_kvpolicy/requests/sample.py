@@ -36,15 +36,14 @@ def script_of_request(body: Mapping[Any, Any], text: CallText, chars: int) -> st
     sizes = text.sizes
     if not sizes:
         return script_of("")
-    # Plain steps, no helpers: all this takes about a microsecond, and so does a call of a function.
+    # Plain steps without helpers, because this runs before each call.
     messages = body["messages"]
     if len(sizes) > _LATEST:
         sizes, messages = sizes[-_LATEST:], messages[-_LATEST:]
-    size = max(sizes)
-    message = messages[sizes.index(size)]
+    message = messages[sizes.index(max(sizes))]
     content = message["content"] if type(message) is dict and "content" in message else None
     if type(content) is str:
-        start = (size - _CHARS) >> 1
+        start = (len(content) - _CHARS) >> 1
         sample = content[start : start + _CHARS] if start > 0 else content
     else:
         sample = _middle(content)

@@ -36,14 +36,13 @@ CHARS = 100_000
 
 
 def ratio(calibration: Calibration, script: str = PROSE, cache: object = CACHE) -> float:
-    return calibration.calibrated(cache, script, 0).ratio
+    return calibration.ratio(cache, script).value
 
 
 def learn(
     calibration: Calibration, observed: float, script: str = PROSE, chars: int = CHARS
 ) -> None:
-    call = calibration.calibrated(CACHE, script, chars)
-    calibration.learn(call, max(1, round(chars / observed)))
+    calibration.learn(calibration.ratio(CACHE, script), chars, max(1, round(chars / observed)))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_few_observations_change_nothing() -> None:
 )
 def test_calls_that_say_nothing_about_the_ratio_teach_nothing(chars: int, tokens: int) -> None:
     calibration = Calibration()
-    assert calibration.learn(calibration.calibrated(CACHE, PROSE, chars), tokens) is None
+    assert calibration.learn(calibration.ratio(CACHE, PROSE), chars, tokens) is None
     assert len(calibration) == 0
 
 
@@ -174,7 +173,7 @@ def test_the_ratio_that_learned_least_recently_is_forgotten_first() -> None:
 
     def observe(cache: str) -> None:
         for _ in range(MIN_OBSERVATIONS):
-            calibration.learn(calibration.calibrated(cache, PROSE, CHARS), CHARS // 2)
+            calibration.learn(calibration.ratio(cache, PROSE), CHARS, CHARS // 2)
 
     observe("a")
     observe("b")
@@ -191,8 +190,8 @@ def test_threads_may_learn_at_once() -> None:
     def work(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(2000):
-            call = calibration.calibrated(chance.randrange(20), PROSE, CHARS)
-            calibration.learn(call, CHARS // 2)
+            used = calibration.ratio(chance.randrange(20), PROSE)
+            calibration.learn(used, CHARS, CHARS // 2)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:

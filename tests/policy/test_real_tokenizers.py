@@ -110,13 +110,13 @@ def test_every_kind_is_estimated_within_ten_percent_after_fifty_calls(model: str
     for call in range(CALLS):
         for kind in kinds:
             prompt = prompts[kind][call]
-            decided = calibration.calibrated(CACHE, script_of(_middle(prompt)), len(prompt))
-            calibration.learn(decided, count(prompt))
+            used = calibration.ratio(CACHE, script_of(_middle(prompt)))
+            calibration.learn(used, len(prompt), count(prompt))
     errors = {}
     for kind in kinds:
         later = prompts[kind][CALLS:]
         estimated = sum(
-            len(prompt) / calibration.calibrated(CACHE, script_of(_middle(prompt)), 0).ratio
+            len(prompt) / calibration.ratio(CACHE, script_of(_middle(prompt))).value
             for prompt in later
         )
         errors[kind] = estimated / sum(map(count, later)) - 1

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from otel_kvpolicy.policy.signals import total_chars
+from otel_kvpolicy.policy.calibration import STARTING_RATIOS
 from otel_kvpolicy.requests import read_chat, read_responses
 from otel_kvpolicy.requests.sample import is_all_text, script_of_request
 
@@ -47,7 +49,7 @@ CHATS = [
 def test_chat_completions(messages: list[Any], script: str, *, all_text: bool) -> None:
     body = {"messages": messages}
     text = read_chat(body)
-    assert script_of_request(body, text, total_chars(text)) == script
+    assert script_of_request(body, text, sum(text[:-1])) == script
     assert is_all_text(body, text) is all_text
 
 
@@ -68,11 +70,32 @@ RESPONSES: list[tuple[dict[str, Any], str, bool]] = [
 @pytest.mark.parametrize(("body", "script", "all_text"), RESPONSES)
 def test_responses(body: dict[str, Any], script: str, *, all_text: bool) -> None:
     text = read_responses(body)
-    assert script_of_request(body, text, total_chars(text)) == script
+    assert script_of_request(body, text, sum(text[:-1])) == script
     assert is_all_text(body, text) is all_text
 
 
 def test_a_prompt_that_is_mostly_tool_definitions_is_a_kind_of_its_own() -> None:
     body = {"messages": [message("short")], "tools": [TOOL]}
     text = read_chat(body)
-    assert script_of_request(body, text, total_chars(text)) == "tools"
+    assert script_of_request(body, text, sum(text[:-1])) == "tools"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "type", "text", "output"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(values, values, values)
+def test_any_body_is_of_some_kind(messages: Any, instructions: Any, tools: Any) -> None:
+    chat = {"messages": messages, "tools": tools}
+    responses = {"input": messages, "instructions": instructions, "prompt": tools}
+    for body, text in ((chat, read_chat(chat)), (responses, read_responses(responses))):
+        assert script_of_request(body, text, sum(text[:-1])) in STARTING_RATIOS
+        assert is_all_text(body, text) in {True, False}
