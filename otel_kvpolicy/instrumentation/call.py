@@ -45,8 +45,8 @@ class ChatCall:
 
     __slots__ = (
         "_answer", "_attributes", "_chars", "_context", "_dialect", "_done", "_feedback",
-        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_ratio", "_record", "_runtime", "_seconds",
-        "_settings", "_started", "_token", "pulling", "span",
+        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_ratio", "_record", "_runtime",
+        "_seconds", "_settings", "_started", "_token", "pulling", "span",
     )  # fmt: skip
 
     def __init__(

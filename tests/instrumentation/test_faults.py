@@ -267,6 +267,7 @@ class BrokenMeterProvider(NoOpMeterProvider):
         return SimpleNamespace(
             create_counter=lambda *_, **__: BrokenInstrument(),
             create_histogram=lambda *_, **__: BrokenInstrument(),
+            create_gauge=lambda *_, **__: BrokenInstrument(),
         )
 
 
