@@ -253,9 +253,9 @@ def test_the_hook_runs_in_the_thread_of_the_caller(server: StandIn, telemetry: T
 
 
 class BrokenInstrument:
-    """A counter and histogram that raises."""
+    """A counter, histogram and gauge that raises."""
 
-    add = record = broken
+    add = record = set = broken
 
 
 class BrokenMeterProvider(NoOpMeterProvider):
