@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Imported before any tracer provider exists. Otherwise the SDK's fork handler (OpenTelemetry 1.45)
+# hangs in the child of a test that forks.
+import concurrent.futures.thread  # noqa: F401
 import os
 from collections import Counter
 from collections.abc import Iterator

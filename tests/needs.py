@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -33,13 +32,6 @@ def program(name: str, *, package: str) -> str:
     path = shutil.which(name)
     if path is None:
         missing(name, f"apt-get install {package}")
-    return path
-
-
-def file(path: Path, fix: str) -> Path:
-    """Return the path of a file that is not part of the repository."""
-    if not path.exists():
-        missing(path.name, fix)
     return path
 
 

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from otel_kvpolicy.hints.targets import HOSTED_VENDORS, Origin, RejectedOrigins, Targets
+from tests import needs
 
 
 def origin(url: str) -> Origin:
@@ -182,5 +183,5 @@ def test_rejected_origins_are_distinct_and_bounded() -> None:
 
 
 def test_urls_of_legacy_httpx_give_the_same_origin() -> None:
-    httpx: Any = pytest.importorskip("httpx")
+    httpx: Any = needs.module("httpx", install="httpx", optional=True)
     assert Origin.of(httpx.URL("https://Bücher.lan/v1")) == origin("https://bücher.lan/v1")

@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from dashboards.source.queries import label
 from otel_kvpolicy import series as servers
 from otel_kvpolicy.telemetry import names
+from tests import needs
 
 from ..dashboards.live import free_port, until
 from ..real_telemetry.servers import program
@@ -36,10 +37,10 @@ def otelcol() -> str:
     """The Collector that `make real-telemetry` builds, or else one on the PATH."""
     if os.environ.get("KVPOLICY_REAL_TELEMETRY"):
         return program("otelcol-kvpolicy")
-    for name in ("otelcol-kvpolicy", "otelcol-contrib", "otelcol"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no Collector: make real-telemetry builds one")
+    found = [*filter(None, map(shutil.which, ("otelcol-kvpolicy", "otelcol-contrib", "otelcol")))]
+    if not found:
+        needs.missing("a Collector", "make real-telemetry builds one", optional=True)
+    return found[0]
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:

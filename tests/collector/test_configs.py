@@ -17,6 +17,7 @@ from dashboards.source.queries import LMCACHE_JOB, SENT
 from otel_kvpolicy import series as servers
 from otel_kvpolicy.record import OUTCOMES
 from otel_kvpolicy.telemetry import names
+from tests import needs
 
 FOLDER = Path(__file__).parents[2] / "collector"
 CONFIGS = {
@@ -365,7 +366,7 @@ def test_docker_accepts_the_compose_file() -> None:
         ):
             break
     else:
-        pytest.skip("neither docker compose nor docker-compose is here")
+        needs.missing("docker compose", "install Docker", optional=True)
     environment = {**os.environ, "GRAFANA_PASSWORD": "x"}
     done = subprocess.run(
         [*command, "-f", str(FOLDER / "compose.yaml"), "config", "-q"],

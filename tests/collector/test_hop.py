@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import names
+from tests import needs
 
 from ..dashboards.built import fill, panel_expr
 from ..dashboards.live import App, Prometheus, free_port, listening, until
@@ -37,7 +38,7 @@ def hop(kind: str, sink: Sink, folder: Path) -> Iterator[str]:
         return
     found = importlib.util.find_spec("rotel")
     if found is None or found.origin is None:
-        pytest.skip("rotel is not installed (pip install rotel==0.0.1a15)")
+        needs.missing("rotel", "pip install rotel==0.0.1a15")
     grpc, http = free_port(), free_port()
     command = [
         str(Path(found.origin).with_name("rotel-agent")),

@@ -20,8 +20,8 @@ import httpx2
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from .. import needs
 from .built import FILES
-from .tools import tool
 
 DEADLINE = 60.0
 LOOPBACK = "127.0.0.1"
@@ -218,7 +218,7 @@ class Prometheus:
     def start(self) -> None:
         """Start Prometheus and wait until it answers."""
         command = [
-            tool("prometheus", package="prometheus"),
+            needs.program("prometheus", package="prometheus"),
             f"--config.file={self._folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={self._folder / 'data'}",
             f"--web.listen-address={LOOPBACK}:{self.port}",
@@ -316,7 +316,7 @@ def listening(command: list[str], port: int) -> Iterator[int]:
 def node_exporter() -> Iterator[int]:
     """Run Debian's node_exporter on a free port."""
     port = free_port()
-    program = tool("prometheus-node-exporter", package="prometheus-node-exporter")
+    program = needs.program("prometheus-node-exporter", package="prometheus-node-exporter")
     with listening([program, f"--web.listen-address={LOOPBACK}:{port}"], port):
         yield port
 
@@ -328,7 +328,7 @@ def alertmanager(folder: Path) -> Iterator[int]:
     config = folder / "alertmanager.yml"
     config.write_text("route: {receiver: nobody, group_wait: 0s}\nreceivers: [{name: nobody}]\n")
     command = [
-        tool("prometheus-alertmanager", package="prometheus-alertmanager"),
+        needs.program("prometheus-alertmanager", package="prometheus-alertmanager"),
         f"--config.file={config}",
         f"--storage.path={folder / 'alerts'}",
         f"--web.listen-address={LOOPBACK}:{port}",

@@ -30,6 +30,7 @@ from dashboards.source.rules import CORRELATIONS
 from otel_kvpolicy import series
 from otel_kvpolicy.standin import CHUNK_TOKENS, StandIn
 from otel_kvpolicy.telemetry import names
+from tests import needs
 
 from .built import (
     DASHBOARDS,
@@ -516,7 +517,7 @@ def test_alerts_reach_the_alertmanager_with_their_annotations(run: Run) -> None:
 
 def test_previews_can_be_drawn(run: Run, tmp_path: Path) -> None:
     """The README's pictures can be drawn from this run."""
-    pytest.importorskip("matplotlib")
+    needs.module("matplotlib", install="otel-kvpolicy[replay]")
     script = Path(__file__).parents[2] / "dashboards" / "preview" / "render.py"
     address = f"http://127.0.0.1:{run.prometheus.port}"
     subprocess.run(

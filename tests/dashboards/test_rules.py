@@ -16,8 +16,9 @@ from dashboards.source import limits
 from otel_kvpolicy import series
 from otel_kvpolicy.telemetry import names
 
+from ..needs import program
 from .built import ALL_RULES, FILES
-from .tools import run, tool
+from .tools import run
 
 ALERTS = {rule["alert"] for rule in ALL_RULES if "alert" in rule}
 CALLS = names.DECISIONS.prometheus
@@ -328,7 +329,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_promtool_accepts_the_rules(folder: Path) -> None:
     output = run(
-        tool("promtool", package="prometheus"), "check", "rules", *sorted(folder.glob("*.yaml"))
+        program("promtool", package="prometheus"), "check", "rules", *sorted(folder.glob("*.yaml"))
     )
     assert output.count("SUCCESS") == 2
 
@@ -374,7 +375,7 @@ def run_cases(cases: Iterable[Case], folder: Path, tmp_path: Path) -> None:
     }
     path = tmp_path / "test.yaml"
     path.write_text(yaml.safe_dump(tests, width=1000))
-    run(tool("promtool", package="prometheus"), "test", "rules", path)
+    run(program("promtool", package="prometheus"), "test", "rules", path)
 
 
 def _alert_tests(case: Case) -> Iterable[dict[str, object]]:

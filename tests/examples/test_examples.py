@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -59,7 +61,7 @@ def test_observe_mode_decides_and_sends_nothing() -> None:
 
 
 def test_the_agent_example_prints_decisions_in_a_tree_of_spans() -> None:
-    pytest.importorskip("pydantic_ai")
+    needs.module("pydantic_ai", install="pydantic-ai-slim[openai]")
     shown = run(
         "pydantic_ai_agent.py",
         INSTRUMENT[0],

@@ -21,6 +21,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 import otel_kvpolicy
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry import decision_log
+from tests import needs
 
 from ..dashboards.live import free_port, until
 from .asking import ask, note_values
@@ -34,7 +35,7 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield named.rstrip("/")
         return
     if not Path(named).exists():
-        pytest.skip("no Phoenix: make phoenix, or set KVPOLICY_PHOENIX")
+        needs.missing("Phoenix", "make phoenix, or set KVPOLICY_PHOENIX", optional=True)
     folder, port = tmp_path_factory.mktemp("phoenix"), free_port()
     settings = {
         "PHOENIX_WORKING_DIR": str(folder),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from openai import OpenAI
 
 from otel_kvpolicy import configure, settings
@@ -26,13 +27,11 @@ from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
-from tests.dashboards.tools import tool
+from tests.needs import program
 
 from .trained_rule import active_state, question, train
 
 pytestmark = pytest.mark.live
-
-redis = pytest.importorskip("redis")
 
 
 class Server:
@@ -41,7 +40,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "redis.sock"
         self.url = f"unix://{self.socket}"
-        self._program = tool("redis-server", package="redis-server")
+        self._program = program("redis-server", package="redis-server")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Any:
@@ -251,6 +250,7 @@ def test_no_password_is_logged(
 
 
 APP = """
+import redis
 from openai import OpenAI
 with OpenAI(api_key="key") as client:
     messages = [{"role": "user", "content": "hi"}]

@@ -13,6 +13,7 @@ from pydantic_ai import Agent
 
 from otel_kvpolicy import kv_context
 from otel_kvpolicy.standin import StandIn
+from tests import needs
 from tests.conftest import Telemetry
 
 from . import run_styles
@@ -290,8 +291,10 @@ def environment_restored() -> Iterator[None]:
 def test_agent_utilities_keeps_its_own_hint(
     model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
-    profile = pytest.importorskip(
-        "agent_utilities.agent.sampling_profile", reason="agent-utilities 1.x is not installed"
+    profile = needs.module(
+        "agent_utilities.agent.sampling_profile",
+        install="agent-utilities==1.26.4",
+        optional=True,
     )
     agent = Agent(model())
     profile.attach_profile_resolver(agent, {})

@@ -30,7 +30,8 @@ def server() -> Iterator[StandIn]:
 
 def _provider(module_name: str, name: str, **options: Any) -> Any:
     module = pytest.importorskip(
-        f"pydantic_ai.providers.{module_name}", reason=f"this pydantic-ai has no {name}"
+        f"pydantic_ai.providers.{module_name}",
+        reason=f"not applicable: this pydantic-ai has no {name}",
     )
     return getattr(module, name)(**options)
 
@@ -117,7 +118,7 @@ def test_a_model_given_by_name_is_decided(
     try:
         model = infer_model(f"{prefix}:stand-in")
     except Exception as error:  # the type for an unknown prefix differs between versions
-        pytest.skip(f"this pydantic-ai has no prefix {prefix!r}: {error}")
+        pytest.skip(f"not applicable: this pydantic-ai has no prefix {prefix!r}: {error}")
     run_styles.run(loop, Agent(model), "hi")
     [request] = server.requests
     expected = (

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from .. import needs
 from ..dashboards.live import LOOPBACK, free_port, until
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def program(name: str) -> str:
     """Return the path of a built server; skip the test unless ``make real-telemetry`` runs it."""
     folder = os.environ.get("KVPOLICY_REAL_TELEMETRY")
     if not folder:
-        pytest.skip("needs the real servers: make real-telemetry")
+        needs.missing("the real servers", "make real-telemetry", optional=True)
     path = Path(folder) / name
     assert path.exists(), f"{path} is missing: python -m tools.real_telemetry.build {name}"
     return str(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
+from tests import needs
 
 MOONCAKE = "mooncake_conversation_trace.jsonl.gz"
 CODING = "kv_cache_tester_claude_code_60sessions_blk256.jsonl.gz"
@@ -22,10 +22,9 @@ def full_trace_path(name: str) -> Path:
     """
     path = FOLDER / name
     if not path.exists():
-        if os.environ.get("CI") and os.environ.get(VARIABLE):
-            pytest.fail(f"{VARIABLE}={FOLDER}, but this folder has no {name}", pytrace=False)
-        pytest.skip(
-            f"no full trace: set {VARIABLE} to a folder that has {name};"
-            " see tests/data/traces/SOURCES.md"
+        needs.missing(
+            name,
+            f"set {VARIABLE} to a folder that has it; see tests/data/traces/SOURCES.md",
+            optional=not os.environ.get(VARIABLE),
         )
     return path
