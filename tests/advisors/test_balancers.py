@@ -109,8 +109,8 @@ def play(
         def ask(messages: Messages) -> tuple[int, int]:
             answer = client.chat.completions.create(
                 model="stand-in",
-                messages=messages,
-                max_tokens=1,  # type: ignore[arg-type]
+                messages=messages,  # type: ignore[arg-type]
+                max_tokens=1,
             )
             assert answer.usage and answer.usage.prompt_tokens_details
             return answer.usage.prompt_tokens_details.cached_tokens or 0, answer.usage.prompt_tokens

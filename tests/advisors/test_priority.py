@@ -11,7 +11,7 @@ from openai import OpenAI
 from opentelemetry import baggage, context
 
 from otel_kvpolicy import KVCacheLayeringPolicy, configure, kv_context, settings
-from otel_kvpolicy.cli import main
+from otel_kvpolicy.cli.explain.command import command as explain
 from otel_kvpolicy.context import PRIORITY_BAGGAGE, CallContext, call_context
 from otel_kvpolicy.pipeline import decide_call
 from otel_kvpolicy.policy import CallText, ThresholdsRule
@@ -158,7 +158,7 @@ def test_a_background_call_is_not_stored_and_its_span_says_why(
     question: Any = [{"role": "user", "content": "word " * 2_000}]
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         for priority in ("background", None):
-            with kv_context(priority=priority):  # type: ignore[arg-type]
+            with kv_context(priority=priority):
                 client.chat.completions.create(model="stand-in", messages=question, max_tokens=4)
     background, plain = (span.attributes or {} for span in instrumented.decided)
     assert background["kvpolicy.decision"] == "skip"
@@ -191,8 +191,8 @@ def test_explain_knows_the_priority(rule: str, tmp_path: Any) -> None:
     request = tmp_path / "request.json"
     message = {"role": "user", "content": "x" * 9_000}
     request.write_text(json.dumps({"model": "m", "messages": [message], "priority": 3}))
-    command = ["explain", "--request", str(request), "--json"]
-    done = CliRunner().invoke(main, command, catch_exceptions=False)
+    arguments = ["--request", str(request), "--json"]
+    done = CliRunner().invoke(explain, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     call = json.loads(done.output)
     call = call[0] if isinstance(call, list) else call.get("calls", [call])[0]
