@@ -21,7 +21,7 @@ from .policy import PRIORITIES, Priority
 PRIORITY_BAGGAGE: Final = "kvpolicy.priority"
 """Baggage entry by which an upstream service names the priority of all calls in a trace."""
 
-# Under which key a context holds its baggage. Nearly all contexts have none, and looking the key up
+# The key of the baggage in a context. Nearly all contexts have no baggage, and checking for the key
 # is faster than asking for an entry.
 _BAGGAGE_KEY: Final = next(iter(baggage.set_baggage("", "", otel_context.Context())))
 

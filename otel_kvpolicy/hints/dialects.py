@@ -1,4 +1,4 @@
-"""The setting ``KV_CACHE_DIALECT``: which dialect each server is sent."""
+"""The setting ``KV_CACHE_DIALECT``: the dialect in which each server gets the hint."""
 
 from __future__ import annotations
 

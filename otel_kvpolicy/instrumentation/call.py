@@ -92,7 +92,7 @@ class ChatCall:
         return self._record
 
     def guard_redirects(self, body: Mapping[Any, Any], *, azure: bool) -> None:
-        """Withhold the hint from servers that the request is redirected to and that may not get it.
+        """Withhold the hint if the request is redirected to a server that may not get it.
 
         Args:
             body: the request as the caller wrote it.
@@ -127,7 +127,7 @@ class ChatCall:
         return plain
 
     def _withheld(self) -> None:
-        """Note that the server that answers is one that may not be sent the hint."""
+        """Record that the answering server may not get the hint."""
         self._feedback = None  # it is about the cache of another server
         self._record = self._record._replace(outcome="excluded_target", keep_tokens=0)
         try:

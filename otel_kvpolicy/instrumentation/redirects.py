@@ -1,6 +1,6 @@
 """Keeps a redirect from carrying the hint to a server that may not be sent it.
 
-An HTTP client that follows a 307 or 308 sends the same body again, to whatever server the answer
+An HTTP client that follows a 307 or 308 sends the same body again, to the server that the answer
 names. ``httpx`` and ``httpx2`` build that second request in one method, which is patched here: if
 the new server may not be sent the hint, the request is built without it. Everything else about the
 redirect stays as it is.

@@ -24,8 +24,8 @@ _WITHOUT: Final = (
     (series.TENSORRT_LLM_PREFIX, "TensorRT-LLM", "refuses kv_transfer_params"),
     (series.SGLANG_PREFIX, "SGLang", "drops kv_transfer_params"),
 )
-"""Prefix of a program's metrics, its name, and what it does with the hint. None of them can be told
-for a single request what to store."""
+"""Prefix of a program's metrics, its name, and what it does with the hint. None of them can
+control stores per request."""
 
 
 @dataclass(frozen=True)
