@@ -1,25 +1,30 @@
-"""The test matrix: every openai generation, every Python, the oldest and the newest dependencies, pydantic-ai, the other instrumentations.
+"""Test sessions for other versions: openai, Python, pydantic-ai, the oldest dependencies.
 
-``make matrix``; nox reuses its venvs.
+Run them with ``make matrix``; nox keeps and reuses their environments. One more session installs
+other instrumentations beside this one.
 """
 
 from __future__ import annotations
 
+import os
+
 import nox
 
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = "uv|venv"
 nox.options.reuse_existing_virtualenvs = True
-nox.options.error_on_missing_interpreters = False
+nox.options.error_on_missing_interpreters = bool(os.environ.get("CI"))
+nox.options.download_python = "never"
 
-CORE = (
-    "tests/policy",
+CLIENT = (
     "tests/requests",
     "tests/instrumentation",
-    "tests/test_settings.py",
     "tests/test_hint.py",
     "tests/test_targets.py",
 )
-"""What a user's process runs. The command line's own tests run once, on the newest of everything."""
+"""What depends on the version of openai."""
+
+CORE = (*CLIENT, "tests/policy", "tests/test_settings.py")
+"""What runs in an application. The tests of the CLI run once, with the newest of everything."""
 
 OLDEST = (
     "openai==1.66.0",
@@ -34,7 +39,7 @@ OLDEST = (
 )
 
 AGENT_UTILITIES = "agent-utilities==1.26.4; python_version>='3.11'"
-"""Folds a hint of its own into the settings of pydantic-ai; the last release that does."""
+"""The last agent-utilities that adds its own hint to pydantic-ai's model settings."""
 
 OTHERS = (
     "opentelemetry-instrumentation-genai-openai",
@@ -43,10 +48,11 @@ OTHERS = (
     "logfire",
     "pydantic-ai-slim[openai]",
 )
-"""The instrumentations that ours must live beside."""
+"""The instrumentations that must work beside this package's."""
 
 
 def _install(session: nox.Session, *constraints: str) -> None:
+    """Install this package, what its tests import, and the versions asked for."""
     session.install(
         "-e",
         ".[demo]",
@@ -55,26 +61,31 @@ def _install(session: nox.Session, *constraints: str) -> None:
     )
 
 
+def _test(session: nox.Session, *paths: str) -> None:
+    """Run the tests of these paths, also those that are marked slow."""
+    session.run("pytest", "-q", "-m", "not e2e", *paths, *session.posargs)
+
+
 @nox.session
 @nox.parametrize("openai", ["openai==1.109.1", "openai>=2,<3", "openai>=3"], ids=["1", "2", "3"])
 def openai(session: nox.Session, openai: str) -> None:
-    """The last 1.x, the last 2.x and the newest 3.x."""
+    """Test with the last openai 1.x, the last 2.x, and the newest 3.x."""
     _install(session, openai)
-    session.run("pytest", "-q", *CORE, *session.posargs)
+    _test(session, *CLIENT)
 
 
 @nox.session
 def oldest(session: nox.Session) -> None:
-    """The lower bounds that pyproject.toml promises."""
+    """Test with the lower bounds of the dependencies in pyproject.toml."""
     _install(session, *OLDEST)
-    session.run("pytest", "-q", *CORE, *session.posargs)
+    _test(session, *CORE)
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def python(session: nox.Session) -> None:
-    """Every supported Python that is installed."""
+    """Test with each supported Python that is installed."""
     _install(session)
-    session.run("pytest", "-q", *CORE, *session.posargs)
+    _test(session, *CORE)
 
 
 @nox.session(name="pydantic-ai")
@@ -84,13 +95,13 @@ def python(session: nox.Session) -> None:
     ids=["1", "2"],
 )
 def pydantic_ai(session: nox.Session, versions: tuple[str, ...]) -> None:
-    """The last 1.x with the oldest openai it takes, and the newest."""
+    """Test with the last pydantic-ai 1.x and the oldest openai it allows, and with the newest."""
     _install(session, *versions, AGENT_UTILITIES)
-    session.run("pytest", "-q", "tests/pydantic_ai", *session.posargs)
+    _test(session, "tests/pydantic_ai")
 
 
 @nox.session
 def cohabitation(session: nox.Session) -> None:
-    """Beside every other instrumentation, before and after it."""
+    """Test with each other instrumentation switched on before and after this one."""
     _install(session, *OTHERS)
-    session.run("pytest", "-q", "tests/cohabitation", *session.posargs)
+    _test(session, "tests/cohabitation")

@@ -1,4 +1,4 @@
-"""The cost of a decision by the adaptive rule compared with the fixed rule, on request bodies."""
+"""The cost of a decision by the adaptive rule, compared with the thresholds rule."""
 
 from __future__ import annotations
 

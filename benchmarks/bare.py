@@ -1,7 +1,7 @@
-"""The lower bound of the cost of our span and metrics: the work of the OpenTelemetry SDK alone.
+"""An instrumentation that only does the work of the OpenTelemetry SDK: the lower bound of the cost.
 
-This instrumentation decides nothing. For each call it records, from values prepared once, one span
-with the attributes of a decision and of an answer, and five metric points.
+It decides nothing. For each call it records one span with the attributes of a decision and of an
+answer, and five metric points, all from values that are prepared once.
 """
 
 from __future__ import annotations

@@ -108,15 +108,15 @@ def set_up(setup: tuple[str, ...]) -> dict[str, Callable[[int], Any]]:  # noqa: 
     }
     last = {**chunk, "choices": [], "usage": usage}
     stream = (
-        "".join(f"data: {json.dumps(each)}\n\n" for each in [*[chunk] * 30, last])
+        "".join(f"data: {json.dumps(event)}\n\n" for event in [*[chunk] * 30, last])
         + "data: [DONE]\n\n"
     )
     body = {
         "model": "m",
         "messages": [{"role": "system", "content": "rule " * 600}]
         + [
-            {"role": "user" if at % 2 == 0 else "assistant", "content": "some words " * 30}
-            for at in range(9)
+            {"role": "user" if index % 2 == 0 else "assistant", "content": "some words " * 30}
+            for index in range(9)
         ],
     }
 

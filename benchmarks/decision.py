@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from typing import Any
 
 from otel_kvpolicy import KVCacheDecision, settings
@@ -102,9 +103,9 @@ def run(*, rounds: int = 25) -> list[dict[str, Any]]:
             calls = max(1, 4_000 // count)
             samples = interleave(
                 {
-                    "decide": lambda wire=wire: decide(wire),
-                    "naive": lambda wire=wire: naive(wire),
-                    "dumps": lambda wire=wire: json.dumps(wire),
+                    "decide": partial(decide, wire),
+                    "naive": partial(naive, wire),
+                    "dumps": partial(json.dumps, wire),
                 },
                 rounds=rounds,
                 repeat={"decide": calls, "naive": calls, "dumps": max(1, calls // 40)},

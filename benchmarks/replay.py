@@ -24,10 +24,10 @@ CHUNK = 512
 
 
 def write_trace(path: Path, requests: int) -> None:
-    """Write conversations about like those of production chat.
+    """Write conversations that resemble production chat.
 
-    They have a few calls each, share some system prompts, and average 22 chunks per call, of which
-    an earlier call had a third.
+    They have a few calls each and share some system prompts. A call has 22 chunks on average, and
+    an earlier call had a third of them.
     """
     draw = random.Random(1)
     conversations: list[tuple[list[int], int]] = []

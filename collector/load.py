@@ -1,6 +1,7 @@
-"""A load for compose.yaml: the demo's conversations, over and over, against an embedded vLLM and LMCache stand-in.
+"""The load of compose.yaml: repeats the demo's conversations against an embedded stand-in.
 
-Run by opentelemetry-instrument, which adds the policy and sends what it records to the Collector. Stops on Ctrl+C.
+``opentelemetry-instrument`` runs it, adds the policy, and sends the telemetry to the Collector.
+Stop it with Ctrl+C.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MIB = 1 << 20
 
 
 def send(client: OpenAI, conversation: Conversation, length: int) -> None:
-    """One call: the conversation up to there."""
+    """Send the first ``length`` messages of a conversation as one call."""
     request: dict[str, Any] = {
         "model": "stand-in",
         "messages": conversation.messages[:length],
@@ -37,12 +38,15 @@ def send(client: OpenAI, conversation: Conversation, length: int) -> None:
 
 
 def main() -> None:
-    """Sends calls at a steady pace; the number of users swings, so that the ratios on the dashboards move."""
+    """Send calls at a steady rate.
+
+    The number of users changes with each pass, so that the ratios on the dashboards change.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=8000, help="of vLLM's stand-in")
-    parser.add_argument("--lmcache-port", type=int, default=8080, help="of LMCache's stand-in")
+    parser.add_argument("--port", type=int, default=8000, help="port of vLLM's stand-in")
+    parser.add_argument("--lmcache-port", type=int, default=8080, help="port of LMCache's stand-in")
     parser.add_argument("--rate", type=float, default=5, help="calls per second")
-    parser.add_argument("--calls", type=int, help="stop after so many; without end by default")
+    parser.add_argument("--calls", type=int, help="stop after this many calls; by default, never")
     given = parser.parse_args()
     conversations = built_in()
     standin = StandIn(
@@ -54,8 +58,8 @@ def main() -> None:
     )
     order = (
         (index, length)
-        for turn in itertools.count()
-        for index, length in steps(conversations, users=(2, 8, 32)[turn % 3])
+        for number in itertools.count()
+        for index, length in steps(conversations, users=(2, 8, 32)[number % 3])
     )
     with standin as server:
         client = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)

@@ -1,4 +1,4 @@
-"""Decides per chat call whether its KV cache is worth storing, and makes every decision observable."""
+"""Decides per chat call whether its KV cache is worth storing, and records each decision."""
 
 from .context import kv_context
 from .instrumentation import KVPolicyInstrumentor

@@ -1,4 +1,6 @@
-"""Facts about a call that its request body lacks (role, agent, RAG block), carried in the OpenTelemetry context.
+"""Facts about a call that its request body lacks, carried in the OpenTelemetry context.
+
+These are the role, the agent and the RAG block.
 
 The OpenTelemetry context follows asyncio tasks. It follows threads if
 opentelemetry-instrumentation-threading is installed.
@@ -22,14 +24,16 @@ class CallContext(NamedTuple):
     Attributes:
         role: kind of caller.
         agent_name: name of the agent.
-        rag_context: retrieved block in the prompt.
+        rag_context: retrieved block that the prompt contains.
         agent_span: span of the agent's run.
+        conversation_id: id of the conversation.
     """
 
     role: str | None = None
     agent_name: str | None = None
     rag_context: Any = None
     agent_span: Span | None = None
+    conversation_id: str | None = None
 
 
 _UNKNOWN: Final = CallContext()
@@ -43,7 +47,11 @@ def call_context() -> CallContext:
 
 @contextmanager
 def kv_context(
-    *, role: str | None = None, agent_name: str | None = None, rag_context: Any = None
+    *,
+    role: str | None = None,
+    agent_name: str | None = None,
+    rag_context: Any = None,
+    conversation_id: str | None = None,
 ) -> Iterator[None]:
     """Describe all chat calls made in the block. Inner blocks add to outer ones.
 
@@ -51,14 +59,17 @@ def kv_context(
         role: kind of caller, such as ``"planner"``. Reuse-heavy roles tip a borderline call toward
             storing.
         agent_name: recorded as ``gen_ai.agent.name``.
-        rag_context: retrieved block that stands in the prompt, a string or several, so that it is
-            counted apart from the question.
+        rag_context: retrieved block that the prompt contains: a string, or a list of strings. It is
+            then counted separately from the question.
+        conversation_id: id of the conversation. Advisors get a hash of it, and all calls of a
+            conversation get the same affinity header.
     """
     outer = call_context()
     inner = outer._replace(
         role=role or outer.role,
         agent_name=agent_name or outer.agent_name,
         rag_context=outer.rag_context if rag_context is None else rag_context,
+        conversation_id=conversation_id or outer.conversation_id,
     )
     with within(inner):
         yield

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, Literal
 
 from . import settings
 from .policy import CallText, KVCacheDecision, ThresholdsRule
-from .policy.thresholds import SETTINGS, check
+from .policy.calibration import AUTO
+from .policy.counting import content_chars, history_text, json_chars
+from .policy.thresholds import DISABLED, SETTINGS, check
 
 
 class KVCacheLayeringPolicy:
-    """Store a call if any signal says that its prefix will be asked for again.
+    """The thresholds rule: store a call if any signal suggests that its prefix will be reused.
 
-    Every argument that is not given, or is None, follows its setting and is read again for each
-    decision. An argument that is given stays as it is. Subclass this class and override
-    :meth:`decide` to bring a rule of your own; set ``rule`` to its name.
+    An argument that is not given, or is None, follows its setting, which is read again for each
+    decision. An argument that is given stays fixed. To use your own rule, subclass this class,
+    override :meth:`decide` and set ``rule`` to the name of the rule.
 
     Args:
         enabled: False makes every decision inert (``KV_CACHE_LAYERING``).
         chars_per_token: characters that count as one token (``KV_CACHE_CHARS_PER_TOKEN``). No
             tokenizer runs on the caller's path, so token counts are estimates. A number below 1
-            counts as 1.
+            counts as 1. ``"auto"`` learns them for each model and kind of text; :meth:`decide` and
+            :meth:`judge`, which do not know the model, then use 4.
         thresholds: ``min_prefix_tokens``, ``min_history_turns``, ``min_context_tokens``,
             ``min_tool_tokens``: tokens or turns at which a signal stores the call
             (``KV_CACHE_MIN_PREFIX_TOKENS`` and so on).
 
     Raises:
         TypeError: there is no such threshold.
-        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is not a
-            finite number.
+        ValueError: a threshold is negative or not a finite number, or ``chars_per_token`` is
+            neither a finite number nor "auto".
     """
 
     rule = ThresholdsRule.rule
@@ -38,9 +41,11 @@ class KVCacheLayeringPolicy:
         self,
         *,
         enabled: bool | None = None,
-        chars_per_token: float | None = None,
+        chars_per_token: float | Literal["auto"] | None = None,
         **thresholds: int | None,
     ) -> None:
+        if chars_per_token == "auto":
+            chars_per_token = AUTO
         check(thresholds, chars_per_token)
         self._thresholds = {name: value for name, value in thresholds.items() if value is not None}
         self._explicit = {
@@ -52,7 +57,7 @@ class KVCacheLayeringPolicy:
 
     @property
     def in_force(self) -> ThresholdsRule:
-        """The rule with the explicit arguments and, for the others, the settings as they are now."""
+        """The rule with the explicit arguments, and with the current settings for the others."""
         now = settings.current()
         if not self._explicit and not self._thresholds:
             return now.policy
@@ -76,7 +81,7 @@ class KVCacheLayeringPolicy:
         role: str | None = None,
         tools: Any = None,
     ) -> KVCacheDecision:
-        """Decide a call that is given by its parts. Never raises: unreadable parts count nothing.
+        """Decide a call from its parts. Never raises: unreadable parts count as 0.
 
         Args:
             system_prompt: stable head of the prompt: a string or several.
@@ -87,17 +92,22 @@ class KVCacheLayeringPolicy:
             role: kind of caller, such as ``"planner"``. Reuse-heavy roles tip a borderline call.
             tools: tool definitions (OpenAI's ``tools``), which count toward the prefix.
         """
-        return self.in_force.decide(
-            system_prompt=system_prompt,
-            user_prompt=user_prompt,
-            message_history=message_history,
-            rag_context=rag_context,
-            role=role,
-            tools=tools,
+        rule = self.in_force
+        if not rule.enabled:
+            return DISABLED
+        history_chars, turns = history_text(message_history)
+        text = CallText(
+            prefix_chars=content_chars(system_prompt),
+            tool_chars=json_chars(tools) if tools else 0,
+            history_chars=history_chars,
+            rag_chars=content_chars(rag_context),
+            user_chars=content_chars(user_prompt),
+            history_turns=turns,
         )
+        return rule.judge(text, role)
 
     def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
-        """Decide a call whose parts are counted already.
+        """Decide a call whose parts have been counted.
 
         Args:
             text: characters and turns of the call.
@@ -126,7 +136,7 @@ class KVCacheLayeringPolicy:
         return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
 
-# help() and editors show the thresholds by name, and the table stays the one place that lists them.
+# Shows the thresholds by name in help() and editors. The table stays the one place that lists them.
 KVCacheLayeringPolicy.__signature__ = Signature(  # type: ignore[attr-defined]
     [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None)

@@ -58,8 +58,8 @@ def fold_kv_hint(
 
     Returns:
         New settings. ``extra_body["kv_transfer_params"]`` holds the hint beside everything the
-        caller put there, in the dialect that ``KV_CACHE_DIALECT`` names for all servers. They are unchanged if the policy is disabled or only observes, or if the
-        caller has decided already.
+        caller put there, in the dialect that ``KV_CACHE_DIALECT`` names for all servers. They are
+        unchanged if the policy is disabled or only observes, or if the caller has decided already.
     """
     folded = dict(settings or {})
     decision = decide(

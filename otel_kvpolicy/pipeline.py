@@ -1,7 +1,7 @@
 """The one path from a request body to a decision, for live calls and for ``explain --request``.
 
-count the body -> the active rule (and the other one as a shadow) -> who decides in the end -> what
-is sent.
+The steps: count the body, apply the active rule (and the other rule as a shadow), work out the
+outcome, and build the hint.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from .layering_policy import KVCacheLayeringPolicy
 from .policy import CallText, KVCacheDecision, ThresholdsRule, Verdict
 from .policy.adaptive.boundaries import boundaries_of
 from .policy.adaptive.rule import AdaptiveCall, AdaptiveRule
+from .policy.calibration import Auto, Calibrated, Calibration
 from .policy.counting import content_chars
+from .policy.signals import total_chars
+from .policy.thresholds import CHARS_PER_TOKEN, SCRIPT
 from .record import CallRecord, Outcome
 from .requests import Answer
 from .requests.decide_arguments import decide_arguments
+from .requests.sample import is_all_text, script_of_request
 from .settings import Settings
 
 
@@ -41,7 +45,7 @@ UNKNOWN_DESTINATION: Final = Destination()
 
 
 class Feedback(NamedTuple):
-    """Reports back to the adaptive rule what happened to a call that it has seen."""
+    """Tells the adaptive rule what happened to a call that it has seen."""
 
     rule: AdaptiveRule
     call: AdaptiveCall
@@ -51,7 +55,7 @@ class Feedback(NamedTuple):
         """Report whether the call was to be stored. Call this once its prompt was processed.
 
         A server that got no hint stores by its own rules. Nothing is reported if the caller let the
-        server store a part, or if the server rejects the hint: its cache is not the one we steer.
+        server store a part, or if the server rejects the hint: its cache does not follow the hint.
         """
         if record.outcome == "rejected" or (self.caller_caps and not record.skip):
             return
@@ -73,7 +77,8 @@ class DecidedCall(NamedTuple):
         record: what is recorded about the call.
         dialect: how the server is told.
         params: new value of the dialect's field; None leaves the body as it is.
-        feedback: for the adaptive rule, if it has seen the call and the server's cache is ours.
+        feedback: for the adaptive rule, if it has seen the call and the server may get the hint.
+        calibrated: what the server's token count teaches, if the ratio is learned.
         fault: what went wrong while the hint was built, if the outcome is ``error``.
     """
 
@@ -82,6 +87,7 @@ class DecidedCall(NamedTuple):
     params: Any = None
     feedback: Feedback | None = None
     fault: Exception | None = None
+    calibrated: Calibrated | None = None
 
 
 def decide_call(
@@ -92,28 +98,41 @@ def decide_call(
     settings: Settings,
     policy: KVCacheLayeringPolicy | None = None,
     adaptive: AdaptiveRule | None = None,
+    calibration: Calibration | None = None,
     destination: Destination = UNKNOWN_DESTINATION,
 ) -> DecidedCall:
     """Decide a call and work out what is sent to the server.
 
     Args:
-        text: what was counted of ``body``.
-        body: the request as it would go out without us.
+        text: the counts of ``body``.
+        body: the request as it would go out without this package.
         context: what the caller said about its calls.
         settings: settings in force.
         policy: rule passed to the instrumentor, which then decides; None for the rule that the
             settings name.
         adaptive: the adaptive rule, if it is active or shadowing.
+        calibration: characters per token that were learned, if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
         destination: where the call goes.
     """
     dialect = settings.dialect.of(destination.origin)
+    thresholds = settings.policy if policy is None else policy.in_force
+    calibrated = None
+    if (
+        calibration is not None
+        and isinstance(thresholds.chars_per_token, Auto)
+        and thresholds.enabled
+        and not _has_own_rule(policy)
+    ):
+        calibrated = _calibrate(text, body, calibration, destination)
     ruling = _rule(
         text,
         body,
         context,
+        thresholds=thresholds,
         policy=policy,
         settings=settings,
         adaptive=adaptive,
+        calibrated=calibrated,
         partial=settings.partial_store and dialect.keeps_parts(settings.hint_keys),
     )
     decision = ruling.verdict.decision
@@ -149,7 +168,18 @@ def decide_call(
     feedback = None
     if adaptive is not None and ruling.seen is not None and destination.allowed:
         feedback = Feedback(adaptive, ruling.seen, dialect.caller_caps(given))
-    return DecidedCall(record, dialect, params, feedback, fault)
+    return DecidedCall(record, dialect, params, feedback, fault, calibrated)
+
+
+def _calibrate(
+    text: CallText, body: Mapping[Any, Any], calibration: Calibration, destination: Destination
+) -> Calibrated:
+    """Return the characters per token to decide a call with."""
+    model = body.get("model")
+    cache = destination.origin, model if isinstance(model, str) else ""
+    script = script_of_request(body, text)
+    chars = total_chars(text) if is_all_text(body, text) else 0
+    return Calibrated(cache, script, calibration.ratio(cache, script), chars)
 
 
 def _outcome(
@@ -167,11 +197,11 @@ def _outcome(
 
 
 class _Ruling(NamedTuple):
-    """What the rules say.
+    """What the rules decided.
 
     Attributes:
-        verdict: of the active rule.
-        shadow: of the other rule, if ``KV_CACHE_SHADOW`` is on.
+        verdict: that of the active rule.
+        shadow: that of the other rule, if ``KV_CACHE_SHADOW`` is on.
         keep_tokens: leading tokens of a skipped call that should be stored anyway.
         seen: the call as the adaptive rule remembers it.
     """
@@ -187,34 +217,56 @@ def _rule(
     body: Mapping[Any, Any],
     context: CallContext,
     *,
+    thresholds: ThresholdsRule,
     policy: KVCacheLayeringPolicy | None,
     settings: Settings,
     adaptive: AdaptiveRule | None,
+    calibrated: Calibrated | None,
     partial: bool,
 ) -> _Ruling:
-    thresholds = settings.policy if policy is None else policy.in_force
     counted = text
     if context.rag_context is not None:
         text = _set_apart(text, content_chars(context.rag_context))
     if adaptive is None or not thresholds.enabled:
-        return _Ruling(_by_thresholds(thresholds, policy, text, body, context))
+        return _Ruling(
+            _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
+        )
     decision, seen = adaptive.decide(
         text,
         context.agent_name or context.role,
         boundaries_of(body, adaptive.key, counted),
         settled=False,
+        chars_per_token=calibrated.ratio if calibrated else None,
     )
+    verdict = _with_ratio(adaptive.verdict(decision, seen), calibrated)
     if policy is None and settings.rule == AdaptiveRule.rule:
         shadow = None
         if settings.shadow:
-            shadow = _by_thresholds(thresholds, policy, text, body, context)
+            shadow = _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated)
         keep = 0
         if partial and decision.skip_save:
-            keep = seen.keep_tokens(settings.chars_per_token)
-        return _Ruling(adaptive.verdict(decision, seen), shadow, keep, seen)
-    shadow = adaptive.verdict(decision, seen) if settings.shadow else None
+            keep = seen.keep_tokens(calibrated.ratio if calibrated else settings.chars_per_token)
+        return _Ruling(verdict, shadow, keep, seen)
     return _Ruling(
-        _by_thresholds(thresholds, policy, text, body, context), shadow=shadow, seen=seen
+        _by_thresholds(thresholds, policy, text, body, context, calibrated=calibrated),
+        shadow=verdict if settings.shadow else None,
+        seen=seen,
+    )
+
+
+def _with_ratio(verdict: Verdict, calibrated: Calibrated | None) -> Verdict:
+    """Record the ratio that was learned, instead of the one that the rule starts with."""
+    if calibrated is None:
+        return verdict
+    learned = {CHARS_PER_TOKEN: round(calibrated.ratio, 3), SCRIPT: calibrated.script}
+    return verdict._replace(attributes={**verdict.attributes, **learned})
+
+
+def _has_own_rule(policy: KVCacheLayeringPolicy | None) -> bool:
+    """Return True if a subclass overrides one of the methods that decide."""
+    return policy is not None and (
+        type(policy).decide is not KVCacheLayeringPolicy.decide
+        or type(policy).judge is not KVCacheLayeringPolicy.judge
     )
 
 
@@ -224,13 +276,20 @@ def _by_thresholds(
     text: CallText,
     body: Mapping[Any, Any],
     context: CallContext,
+    *,
+    calibrated: Calibrated | None,
 ) -> Verdict:
-    if policy is None or type(policy).decide is KVCacheLayeringPolicy.decide:
-        return thresholds.verdict(thresholds.judge(text, context.role))
-    # A subclass with a rule of its own is asked through its public method.
-    decision = policy.decide(
-        **decide_arguments(body), rag_context=context.rag_context, role=context.role
-    )
+    if policy is None or not _has_own_rule(policy):
+        ratio = calibrated.ratio if calibrated else None
+        return _with_ratio(
+            thresholds.verdict(thresholds.judge(text, context.role, ratio)), calibrated
+        )
+    if type(policy).decide is KVCacheLayeringPolicy.decide:  # only judge is overridden
+        decision = policy.judge(text, context.role)
+    else:  # a subclass with its own rule decides through its public method
+        decision = policy.decide(
+            **decide_arguments(body), rag_context=context.rag_context, role=context.role
+        )
     return thresholds.verdict(decision)._replace(rule=policy.rule)
 
 

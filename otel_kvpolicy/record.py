@@ -20,7 +20,7 @@ OUTCOMES: Final[dict[str, str]] = {
     "disabled": "Nothing was sent.",
     "error": "The hint could not be added to the request, so the call went out without it.",
 }
-"""Each outcome, in a sentence."""
+"""Each outcome in one sentence."""
 
 
 class CallRecord(NamedTuple):
@@ -58,12 +58,12 @@ class CallRecord(NamedTuple):
 
     @property
     def choice(self) -> str:
-        """``store`` or ``skip``, whoever decided."""
+        """``store`` or ``skip``, as the rule or the caller decided."""
         return SKIP if self.skip else STORE
 
     @property
     def explanation(self) -> str:
-        """One sentence or two for people, with numbers and without prompt content."""
+        """One or two sentences for people, with numbers and without prompt content."""
         if not self.decision.enabled:
             return (
                 "Nothing was decided: KV_CACHE_LAYERING is off, and the server stores by its own "

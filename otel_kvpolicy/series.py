@@ -41,8 +41,8 @@ class Series:
         meaning: what is counted or measured.
         labels: labels that queries may use, besides ``job`` and ``instance``.
         since: first release known to have the metric; empty if not known.
-        lazy: whether the series is missing until it is first counted. If so, a missing series means
-            zero as long as its server is up.
+        lazy: True if the series does not exist before its first event. A missing series then means
+            zero, as long as its server is up.
     """
 
     name: str
@@ -553,7 +553,7 @@ NODE: Final = (
 """The series of node_exporter that the dashboards query."""
 
 # --- dcgm-exporter, its default counters ----------------------------------------------------------
-# A GB10 has no frame buffer of its own: the driver answers "not supported" for DCGM_FI_DEV_FB_*.
+# A GB10 has no separate frame buffer: the driver answers "not supported" for DCGM_FI_DEV_FB_*.
 _GPU = ("gpu", "modelName")
 GPU_UTIL: Final = _gauge("DCGM_FI_DEV_GPU_UTIL", "percent", "Share of time the GPU worked.", *_GPU)
 GPU_TEMP: Final = _gauge("DCGM_FI_DEV_GPU_TEMP", "celsius", "Temperature of the GPU.", *_GPU)

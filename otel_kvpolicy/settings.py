@@ -1,13 +1,14 @@
 """Every setting with its default, read live: code over environment over an optional TOML file.
 
-Reading costs about a microsecond while nothing changes, so each call reads the settings again and a
-running process can be steered.
+Reading takes about a microsecond while nothing changes, so each call reads the settings again, and
+they can be changed while the process runs.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -22,13 +23,17 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
 )
+from pydantic_core import PydanticCustomError
 
 from ._fast import environment_reader
 from .hints.dialects import Dialects
 from .hints.lmcache import HintKeys
 from .hints.targets import Targets
+from .policy.calibration import AUTO, Auto
 from .policy.thresholds import DEFAULT_CHARS_PER_TOKEN, SETTINGS, ThresholdsRule
 
 if sys.version_info >= (3, 11):
@@ -69,14 +74,30 @@ def _is_true(value: Any) -> Any:
     return value.strip().lower() in _TRUE if isinstance(value, str) else value
 
 
-def _at_least_one(value: float) -> float:
-    return max(1.0, value)
+def _ratio(value: Any, read_number: ValidatorFunctionWrapHandler) -> float:
+    if isinstance(value, Auto) or _lower(value) == "auto":
+        return AUTO
+    try:
+        number: float = read_number(value)
+    except ValidationError:
+        raise PydanticCustomError("ratio", "It must be a number or auto") from None
+    return max(1.0, number)
+
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+
+
+def _header_name(value: str) -> str:
+    name = value.strip()
+    if not _HEADER.fullmatch(name):
+        raise ValueError("it is not the name of a header, such as x-kv-affinity")
+    return name
 
 
 if TYPE_CHECKING:
     _ThresholdSettings = BaseModel
 else:
-    # One field for each entry of the thresholds table, so that adding an entry is all it takes.
+    # One field for each entry of the thresholds table, so that a new entry needs no change here.
     _ThresholdSettings = create_model(
         "_ThresholdSettings",
         **{
@@ -92,9 +113,9 @@ else:
 class Settings(_ThresholdSettings):
     """The settings in force. Field ``x`` is set by ``KV_CACHE_X``; :func:`env_name` spells it.
 
-    The fields of the thresholds come from :data:`~otel_kvpolicy.policy.thresholds.THRESHOLDS`. Every
-    field is documented by its ``Field`` description, from which the table in the documentation is
-    generated.
+    The fields of the thresholds come from :data:`~otel_kvpolicy.policy.thresholds.THRESHOLDS`.
+    Every field is documented by its ``Field`` description. The table in the documentation is
+    generated from these descriptions.
     """
 
     model_config = ConfigDict(
@@ -106,9 +127,10 @@ class Settings(_ThresholdSettings):
         description="`1`, `true` or `yes` turns the policy on. Anything else turns it off: nothing "
         "is decided or sent, but calls are still traced and counted",
     )
-    chars_per_token: Annotated[float, AfterValidator(_at_least_one)] = Field(
+    chars_per_token: Annotated[float, WrapValidator(_ratio)] = Field(
         default=DEFAULT_CHARS_PER_TOKEN,
-        description="characters that count as one token; a number below 1 counts as 1",
+        description="characters that count as one token; a number below 1 counts as 1. `auto` "
+        "learns them from the token counts of the server, for each model and kind of text",
     )
     mode: Annotated[Literal["enforce", "observe"], BeforeValidator(_lower)] = Field(
         default="enforce", description="`observe` decides and records, but sends nothing"
@@ -156,8 +178,8 @@ class Settings(_ThresholdSettings):
     redis_url: str | None = Field(
         default=None,
         repr=False,  # may hold a password
-        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a fleet "
-        "share what the adaptive rule learns; needs the extra `redis`",
+        description="Redis or Valkey (`redis://host:6379/0`) through which the processes of a "
+        "fleet share what the adaptive rule learns; needs the extra `redis`",
     )
     decision_log: str | None = Field(
         default=None,
@@ -166,7 +188,26 @@ class Settings(_ThresholdSettings):
     )
     decision_log_bytes: Annotated[int, Field(ge=1)] = Field(
         default=64 << 20,
-        description="size in bytes at which the decision log is rotated; three older files are kept",
+        description="size in bytes at which the decision log is rotated; three older files are "
+        "kept",
+    )
+    affinity_header: Annotated[str, AfterValidator(_header_name)] | None = Field(
+        default=None,
+        description="request header for a hash of the stable prefix, such as "
+        "`X-SMG-Routing-Key`. A load balancer can use it to send calls that share the prefix to "
+        "the same replica; off unless set",
+    )
+    affinity_scope: Annotated[Literal["prefix", "opening"], BeforeValidator(_lower)] = Field(
+        default="prefix",
+        description="what the affinity header identifies: `prefix` (tools and system prompt) or "
+        "`opening` (also the messages before the first model reply, so each conversation keeps its "
+        "replica)",
+    )
+    affinity_key: str | None = Field(
+        default=None,
+        repr=False,  # it allows testing guesses of prompts against hashes
+        description="secret key of the hashes that advisors and the affinity header get; must be "
+        "the same in all processes, and is random for each process unless set",
     )
 
     @property
@@ -198,9 +239,9 @@ def shown(field: str, value: Any) -> str:
 
 
 def unreadable(field: str, value: Any, why: str) -> str:
-    """Return a message that ``value`` cannot be used, and why.
+    """Return a message that says that ``value`` cannot be used, and why.
 
-    Neither is quoted if the value may hold a password, as a URL may.
+    Neither is quoted if the value may hold a password, such as a URL.
     """
     if not Settings.model_fields[field].repr or "@" in f"{value!r}":
         return (
@@ -316,7 +357,7 @@ class _Live:
 def _resolve(layers: list[dict[str, Any]], warnings: _Warnings) -> Settings:
     """Merge the layers, strongest first.
 
-    A value that cannot be read is replaced by that of the next layer, and in the end by the default.
+    A value that cannot be read is replaced by that of the next layer, or finally by the default.
     """
     layers = [dict(layer) for layer in layers]
     problems: list[tuple[str, Any, str]] = []
@@ -339,13 +380,13 @@ def _resolve(layers: list[dict[str, Any]], warnings: _Warnings) -> Settings:
 
 
 def _warn_of_replaced(values: dict[str, Any], settings: Settings, warnings: _Warnings) -> None:
-    """Warn of values that can be read but are replaced, as the original policy replaces them."""
+    """Warn of readable values that are replaced, in the same way as the original policy does."""
     switch, ratio = values.get("layering"), values.get("chars_per_token")
     if isinstance(switch, str) and switch.strip().lower() not in _TRUE | _FALSE:
         name = env_name("layering")
         message = f"{name}: {switch!r} is not 1, true or yes; using False instead"
         warnings.once(name, switch, message)
-    if ratio is not None and float(ratio) < settings.chars_per_token:
+    if ratio is not None and settings.chars_per_token is not AUTO and float(ratio) < 1:
         name = env_name("chars_per_token")
         message = f"{name}: {ratio!r} is below 1; using {settings.chars_per_token} instead"
         warnings.once(name, ratio, message)

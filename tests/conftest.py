@@ -31,7 +31,7 @@ def pytest_terminal_summary(
     lines = [f"{count:5} skipped  {reason}" for reason, count in sorted(reasons.items())]
     expression = config.getoption("markexpr")
     if expression:
-        lines.append(f"Not selected: all but '{expression}'. Run everything with: make test-all")
+        lines.append(f'Selected only: -m "{expression}". Run everything with: make test-all')
     if lines:
         terminalreporter.section("not run")
         terminalreporter.write_line("\n".join(lines))
@@ -51,6 +51,16 @@ def no_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
 
 
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    """Return the attributes of a span."""
+    return dict(span.attributes or {})
+
+
+def scope_name(span: ReadableSpan) -> str:
+    """Return the name of the instrumentation scope that recorded a span, or an empty string."""
+    return span.instrumentation_scope.name if span.instrumentation_scope else ""
+
+
 class Telemetry:
     """The spans and metrics that an instrumented process exported."""
 
@@ -65,9 +75,7 @@ class Telemetry:
         """Return the finished spans, only those of `scope` if it is given."""
         assert finalizers.flush(20)
         finished = self.exporter.get_finished_spans()
-        return [
-            span for span in finished if scope is None or span.instrumentation_scope.name == scope
-        ]
+        return [span for span in finished if scope is None or scope_name(span) == scope]
 
     @property
     def decided(self) -> list[ReadableSpan]:
@@ -105,7 +113,7 @@ class Telemetry:
 
     def total(self, name: str) -> float:
         """Return the sum over a counter's points."""
-        return sum(value for _, value in self.points(name))
+        return sum((value for _, value in self.points(name)), 0.0)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The hint: exact keys and types, the caller's own wins, everything else stays, nothing is mutated."""
+"""The hint: exact keys and types. The caller's hint wins, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_keys_and_exact_types(skip: bool, keys: Any, params: dict[str, Any]) -> 
     assert all(type(value) is int for key, value in built.items() if key.endswith("tokens"))
 
 
-def test_folding_leaves_every_other_knob() -> None:
+def test_folding_keeps_all_other_settings() -> None:
     settings = {
         "temperature": 0.2,
         "reasoning_effort": "low",
@@ -65,7 +65,7 @@ def test_folding_leaves_every_other_knob() -> None:
 
 
 @pytest.mark.parametrize(
-    "own",
+    "given_hint",
     [
         {"lmcache.skip_save": False},
         {"lmcache.max_offload_tokens": 512},
@@ -74,22 +74,22 @@ def test_folding_leaves_every_other_knob() -> None:
         [],
     ],
 )
-def test_the_callers_own_choice_stays(own: Any) -> None:
-    settings = {"extra_body": {"kv_transfer_params": own}}
+def test_a_hint_of_the_caller_is_kept(given_hint: Any) -> None:
+    settings = {"extra_body": {"kv_transfer_params": given_hint}}
     assert fold_kv_hint(settings, user_prompt="hi") == settings
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("KV_CACHE_LAYERING", "false"), ("KV_CACHE_MODE", "observe")]
 )
-def test_disabled_or_observing_folds_nothing(
+def test_no_hint_is_folded_if_disabled_or_observing(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
     assert fold_kv_hint({"seed": 1}, user_prompt="hi") == {"seed": 1}
 
 
-def test_hint_keys_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hint_keys_limits_the_keys_that_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KV_CACHE_HINT_KEYS", "max_offload_tokens")
     assert fold_kv_hint({}, user_prompt="hi") == {
         "extra_body": {"kv_transfer_params": {"lmcache.max_offload_tokens": 0}}
@@ -101,7 +101,7 @@ def test_hint_keys_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     ("params", "skips"),
     [
         ({"lmcache.skip_save": True}, True),
-        ({"lmcache.skip_save": "false"}, True),  # Python truth, as LMCache reads it
+        ({"lmcache.skip_save": "false"}, True),  # true in Python, as LMCache reads it
         ({"lmcache.skip_save": 0}, False),
         ({"lmcache.max_offload_tokens": 0}, True),
         ({"lmcache.max_offload_tokens": 512}, False),
@@ -110,11 +110,11 @@ def test_hint_keys_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         ("garbled", False),
     ],
 )
-def test_the_callers_choice_is_read_as_lmcache_reads_it(params: Any, skips: bool) -> None:
+def test_a_hint_of_the_caller_is_interpreted_like_lmcache_does(params: Any, skips: bool) -> None:
     assert LMCACHE.caller_skips(params) is skips
 
 
-def test_a_cap_that_would_stop_the_server_is_recognised() -> None:
+def test_a_cap_that_would_stop_the_server_is_recognized() -> None:
     assert LMCACHE.malformed({"lmcache.max_offload_tokens": "0"})
     assert not LMCACHE.malformed({"lmcache.max_offload_tokens": 0})
     assert not LMCACHE.malformed({})
@@ -171,7 +171,7 @@ def test_folding_adds_our_keys_and_nothing_else(
     }
 
 
-def test_what_is_asked_for_beside_the_verdict() -> None:
+def test_stats_and_partial_stores_add_their_keys() -> None:
     assert LMCACHE.params(skip=True) == SKIP
     assert LMCACHE.params(skip=False, stats=True) == {**STORE, "cached_token_stats": True}
     assert LMCACHE.params(skip=True, keep_tokens=512) == {
@@ -183,7 +183,7 @@ def test_what_is_asked_for_beside_the_verdict() -> None:
     }
 
 
-def test_a_cap_of_one_token_is_no_skip_and_text_is_no_cap() -> None:
+def test_a_cap_of_one_token_does_not_skip_and_a_string_is_not_a_cap() -> None:
     assert not LMCACHE.caller_skips({"lmcache.max_offload_tokens": 1})
     assert not LMCACHE.malformed("garbled")
     assert not LMCACHE.malformed(None)
@@ -201,7 +201,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_part_has_its_say(part: str) -> None:
+def test_every_argument_affects_the_decision(part: str) -> None:
     call = PARTS[part]
     decision = decide(**call)
     assert decision == KVCacheLayeringPolicy().decide(**call)
@@ -211,7 +211,7 @@ def test_every_part_has_its_say(part: str) -> None:
     assert fold_kv_hint({}, **without) == {"extra_body": {"kv_transfer_params": SKIP}}
 
 
-def test_folding_asks_for_the_split_of_cached_tokens_where_it_is_wanted(
+def test_folding_asks_for_cached_token_stats_if_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KV_CACHE_CACHED_TOKEN_STATS", "true")

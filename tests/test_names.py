@@ -1,6 +1,6 @@
-"""The names file agrees with the semantic conventions and with what is really written.
+"""``telemetry/names.py`` agrees with the semantic conventions and with what is written.
 
-The tables made from it are checked in ``tests/docs``.
+The tables in the documentation are checked in ``tests/docs``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .conftest import Telemetry
 from .instrumentation import surfaces
 
 
-def test_genai_names_are_those_of_the_conventions() -> None:
+def test_genai_names_follow_the_semantic_conventions() -> None:
     ours = {
         value
         for key, value in vars(names).items()
         if isinstance(value, str) and value.startswith("gen_ai.")
     }
     theirs = {value for key, value in vars(gen_ai_attributes).items() if isinstance(value, str)}
-    younger_than_the_oldest_dependency = {
+    newer_than_the_oldest_dependency = {
         names.PROVIDER_NAME,
         names.USAGE_CACHE_READ_INPUT_TOKENS,
         names.REQUEST_STREAM,
     }
-    assert ours - theirs <= younger_than_the_oldest_dependency
+    assert ours - theirs <= newer_than_the_oldest_dependency
     assert error_attributes.ERROR_TYPE == names.ERROR_TYPE
     assert (server_attributes.SERVER_ADDRESS, server_attributes.SERVER_PORT) == (
         names.SERVER_ADDRESS,
@@ -36,7 +36,7 @@ def test_genai_names_are_those_of_the_conventions() -> None:
     )
 
 
-def test_every_attribute_written_is_named_and_every_name_is_written(
+def test_written_attributes_and_registered_names_agree(
     server: object, instrumented: Telemetry
 ) -> None:
     surfaces.run(surfaces.create, server.base_url)  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ def test_every_attribute_written_is_named_and_every_name_is_written(
             assert set(attributes) <= set(metric.attributes)
 
 
-def test_metric_units_and_buckets_are_sane() -> None:
+def test_metric_names_buckets_and_kinds_are_consistent() -> None:
     for metric in names.METRICS:
         assert re.fullmatch(r"kvpolicy(\.[a-z_]+)+", metric.name)
         assert bool(metric.buckets) is (metric.kind == "histogram")

@@ -23,13 +23,13 @@ FOREIGN = re.compile(
     r"|nvidia_(?:smi|gpu)_\w+|epistemic_graph_\w+|traces_span_metrics_\w+"
     r")"
 )
-"""A metric name of another program, as it stands in a string."""
+"""A metric name of another program, inside a string."""
 
 PROGRAM_NAMES = {"vllm:", "lmcache:", "lmcache_mp", "lmcache_mp:", "lmcache_mp_"}
-"""Prefixes alone; each is a constant in ``series.py``."""
+"""Prefixes without a name; each is a constant in ``series.py``."""
 
 NEVER_QUERIED = {"DCGM_FI_DEV_FB"}
-"""Names that a test asserts to be in no query."""
+"""Names for which a test asserts that no query has them."""
 
 
 def _python_files() -> list[Path]:
@@ -52,8 +52,8 @@ def _is_test(path: Path) -> bool:
     return "tests" in path.relative_to(ROOT).parts
 
 
-def _strings(path: Path) -> Iterator[ast.Constant]:
-    """Yield the string literals of a file, parts of f-strings included, docstrings not."""
+def _strings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the string literals of a file, including parts of f-strings, but no docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = {
         id(node.value)
@@ -61,19 +61,20 @@ def _strings(path: Path) -> Iterator[ast.Constant]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and id(node) not in docstrings:
-            yield node
+        if not isinstance(node, ast.Constant) or id(node) in docstrings:
+            continue
+        if isinstance(node.value, str):
+            yield node.lineno, node.value
 
 
 def _named(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and metric name for each foreign metric name that a file spells."""
-    for node in _strings(path):
-        if node.value in PROGRAM_NAMES:
-            yield node.lineno, node.value
-        for match in FOREIGN.finditer(node.value):
-            if not node.value[match.end() :].startswith("."):  # a file name, such as *_0.5.6.prom
-                yield node.lineno, match[0]
+    for line, text in _strings(path):
+        if text in PROGRAM_NAMES:
+            yield line, text
+        for match in FOREIGN.finditer(text):
+            if not text[match.end() :].startswith("."):  # a file name, such as *_0.5.6.prom
+                yield line, match[0]
 
 
 def test_no_other_module_spells_a_foreign_metric_name() -> None:
@@ -86,8 +87,8 @@ def test_no_other_module_spells_a_foreign_metric_name() -> None:
     assert spelled == []
 
 
-def test_a_foreign_metric_name_in_a_test_is_one_of_series() -> None:
-    """Tests may spell names, as a check on ``series.py``, but only names that it has."""
+def test_a_foreign_metric_name_in_a_test_is_defined_in_series() -> None:
+    """Tests may spell names as a check on ``series.py``, but only names that it defines."""
     known = {f"{one.name}{suffix}" for one in series.EVERY for suffix in SUFFIXES}
     unknown = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
@@ -99,7 +100,7 @@ def test_a_foreign_metric_name_in_a_test_is_one_of_series() -> None:
     assert unknown == []
 
 
-def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
+def test_the_search_finds_names_in_strings_but_not_in_docstrings(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(
         '"""Of vllm:in_a_docstring_total."""\n'
@@ -131,7 +132,7 @@ def test_dashboards_query_only_series_with_a_constant() -> None:
 
 
 @pytest.mark.parametrize("one", series.EVERY, ids=lambda one: one.name)
-def test_a_series_says_what_it_counts(one: series.Series) -> None:
+def test_a_series_has_a_meaning_a_unit_and_a_valid_release(one: series.Series) -> None:
     assert one.meaning.endswith(".")
     assert one.unit or one.name.endswith("_info") or one is series.UP
     assert one.name.endswith("_total") == (one.kind == "counter")
@@ -149,5 +150,5 @@ def test_a_series_says_what_it_counts(one: series.Series) -> None:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_the_stem_is_what_the_program_calls_it(one: series.Series, stem: str) -> None:
+def test_the_stem_is_the_name_without_prefix_and_total(one: series.Series, stem: str) -> None:
     assert one.stem == stem

@@ -1,9 +1,10 @@
-"""Knobs: read live, code over environment over file over default, and one clear warning for what cannot be read."""
+"""Settings: read live, with clear precedence, and one warning for each unreadable value."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -12,18 +13,23 @@ from hypothesis import strategies as st
 
 import otel_kvpolicy
 from otel_kvpolicy import configure, decide
-from otel_kvpolicy.settings import Settings, current, env_name
+from otel_kvpolicy.settings import Settings, env_name
+
+
+def current() -> Any:
+    """Return the settings in force. Typed Any, since the thresholds table adds fields."""
+    return otel_kvpolicy.settings.current()
 
 
 def test_defaults() -> None:
-    knobs = current()
+    settings = current()
     assert (
-        knobs.layering,
-        knobs.min_prefix_tokens,
-        knobs.min_context_tokens,
-        knobs.min_history_turns,
+        settings.layering,
+        settings.min_prefix_tokens,
+        settings.min_context_tokens,
+        settings.min_history_turns,
     ) == (True, 1024, 2048, 1)
-    assert (knobs.chars_per_token, knobs.mode, str(knobs.targets), knobs.hint_keys) == (
+    assert (settings.chars_per_token, settings.mode, str(settings.targets), settings.hint_keys) == (
         4.0,
         "enforce",
         "auto",
@@ -58,7 +64,7 @@ def test_the_environment_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -
         ("", True),
     ],
 )
-def test_the_switch_takes_the_usual_words(
+def test_layering_accepts_the_same_words_as_the_original_policy(
     monkeypatch: pytest.MonkeyPatch, text: str, on: bool
 ) -> None:
     monkeypatch.setenv("KV_CACHE_LAYERING", text)
@@ -85,7 +91,7 @@ def test_the_switch_takes_the_usual_words(
         ("KV_CACHE_HINT_KEYS", "all", "both"),
     ],
 )
-def test_an_unreadable_value_is_named_once_and_the_default_used(
+def test_an_unreadable_value_is_reported_once_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -104,7 +110,9 @@ def test_an_unreadable_value_is_named_once_and_the_default_used(
     assert f"using {used} instead" in record.message
 
 
-def test_the_other_knobs_survive_an_unreadable_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_value_does_not_affect_other_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KV_CACHE_MIN_PREFIX_TOKENS", "abc")
     monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "77")
     monkeypatch.setenv("KV_CACHE_MODE", "OBSERVE")
@@ -115,12 +123,14 @@ def test_the_other_knobs_survive_an_unreadable_one(monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_code_goes_over_environment_over_file(
+def test_code_overrides_the_environment_which_overrides_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "kv.toml"
     file.write_text(
-        'KV_CACHE_MIN_PREFIX_TOKENS = 11\nKV_CACHE_MIN_CONTEXT_TOKENS = 12\nKV_CACHE_MODE = "observe"\n'
+        "KV_CACHE_MIN_PREFIX_TOKENS = 11\n"
+        "KV_CACHE_MIN_CONTEXT_TOKENS = 12\n"
+        'KV_CACHE_MODE = "observe"\n'
     )
     monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
     monkeypatch.setenv("KV_CACHE_MIN_CONTEXT_TOKENS", "22")
@@ -144,7 +154,7 @@ def test_an_unreadable_value_falls_through_to_the_file(
     assert current().min_prefix_tokens == 11
 
 
-def test_an_edited_file_is_read_again_and_a_broken_edit_keeps_the_last(
+def test_an_edited_file_is_read_again_and_a_broken_edit_is_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [100.0]
@@ -154,7 +164,7 @@ def test_an_edited_file_is_read_again_and_a_broken_edit_keeps_the_last(
     monkeypatch.setenv("KV_CACHE_CONFIG_FILE", str(file))
     assert current().min_prefix_tokens == 11
     file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = 222\n")
-    assert current().min_prefix_tokens == 11, "looked at again once a second only"
+    assert current().min_prefix_tokens == 11, "the file is checked only once a second"
     clock[0] += 2
     assert current().min_prefix_tokens == 222
     file.write_text("KV_CACHE_MIN_PREFIX_TOKENS = = 3\n")
@@ -165,9 +175,9 @@ def test_an_edited_file_is_read_again_and_a_broken_edit_keeps_the_last(
 
 @pytest.mark.parametrize(
     "content",
-    [None, "no toml at all [", 'KV_CACHE_COLOUR = "red"\n', "KV_CACHE_MIN_PREFIX_TOKENS = []\n"],
+    [None, "not TOML [", 'KV_CACHE_COLOR = "red"\n', "KV_CACHE_MIN_PREFIX_TOKENS = []\n"],
 )
-def test_a_bad_file_is_told_and_nothing_lost(
+def test_a_bad_file_is_reported_once_and_ignored(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -211,7 +221,7 @@ def test_a_password_in_a_value_that_cannot_be_read_is_not_shown(
     assert "canary" not in caplog.text
 
 
-def test_no_password_is_quoted_from_a_file_that_is_no_toml(
+def test_no_password_is_quoted_from_a_file_that_is_not_toml(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "kv.toml"
@@ -222,7 +232,7 @@ def test_no_password_is_quoted_from_a_file_that_is_no_toml(
     assert "canary" not in caplog.text
 
 
-def test_a_password_in_a_server_that_is_no_target_is_not_shown(
+def test_a_password_in_an_invalid_target_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "http://user:canary@gb10.local:8000")
@@ -232,14 +242,14 @@ def test_a_password_in_a_server_that_is_no_target_is_not_shown(
 
 
 def test_printed_settings_show_no_password() -> None:
-    knobs = configure(redis_url=REDIS)
-    assert knobs.redis_url == REDIS
-    assert "canary" not in f"{knobs} {knobs!r}"
+    settings = configure(redis_url=REDIS)
+    assert settings.redis_url == REDIS
+    assert "canary" not in f"{settings} {settings!r}"
 
 
-def test_a_knob_that_does_not_exist_is_the_programmers_error() -> None:
-    with pytest.raises(TypeError, match="colour"):
-        configure(colour="red")
+def test_an_unknown_setting_raises_a_type_error() -> None:
+    with pytest.raises(TypeError, match="color"):
+        configure(color="red")
 
 
 @given(
@@ -252,16 +262,16 @@ def test_a_knob_that_does_not_exist_is_the_programmers_error() -> None:
     )
 )
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_whatever_stands_in_the_environment_there_are_settings(
+def test_any_environment_gives_valid_settings(
     monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
 ) -> None:
     with monkeypatch.context() as patch:
         for field, value in values.items():
             try:
                 patch.setenv(env_name(field), value)
-            except UnicodeEncodeError:  # no environment can hold it
+            except UnicodeEncodeError:  # the environment cannot hold this value
                 continue
-        knobs = otel_kvpolicy.settings.current()
-        assert knobs.min_prefix_tokens >= 0
-        assert knobs.chars_per_token > 0
+        settings = current()
+        assert settings.min_prefix_tokens >= 0
+        assert settings.chars_per_token > 0
         assert decide(user_prompt="hi").reasons

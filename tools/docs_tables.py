@@ -1,7 +1,9 @@
-"""Fill the generated parts of the docs: ``python -m tools.docs_tables`` writes, ``--check`` only reports.
+"""Fill the generated parts of the docs: ``python -m tools.docs_tables [--check]``.
 
-A page marks each part, as in ``<!-- settings -->`` … ``<!-- /settings -->``. Tables come from the settings, the names file,
-and the rules. Between ``<!-- output -->`` marks stands a command, which is run in ``docs/samples``, and what it prints.
+With ``--check``, pages that are out of date are reported and not written. A page marks each part,
+as in ``<!-- settings -->`` … ``<!-- /settings -->``. Tables come from the settings, the telemetry
+names and the rules. A part marked ``output`` has a command, which is run in ``docs/samples``, and
+its output.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ def output_of(command: str) -> str:
         for name, value in os.environ.items()
         if not name.startswith(("KV_CACHE_", "LMCACHE_", "OPENAI_", "OTEL_"))
     }
-    done = subprocess.run(  # noqa: S603 - a command that stands in the docs
+    done = subprocess.run(  # noqa: S603 - a command in the docs
         [sys.executable, "-m", "otel_kvpolicy.cli", *arguments],
         cwd=SAMPLES,
         env={**environment, "TZ": "UTC", "COLUMNS": "80", "NO_COLOR": "1"},
@@ -136,7 +138,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "reasons": reason_table,
     "settings": settings_table,
 }
-"""Name of a mark to the function that makes what stands between the marks."""
+"""Name of a mark -> function that returns the text between the marks."""
 
 
 def filled(text: str) -> str:

@@ -1,18 +1,25 @@
-"""Runs openai-python's and pydantic-ai's own tests with and without the instrumentation, and compares: the same ones must pass.
+"""Run the tests of openai-python or pydantic-ai without and with the instrumentation, and compare.
+
+The same tests must pass.
 
     python tools/upstream_suites.py openai
     python tools/upstream_suites.py pydantic-ai
-    python tools/upstream_suites.py pydantic-ai --version 2.33.0 --source ~/src/pydantic-ai --with clai==2.33.0 openai==3.0.0
+    python tools/upstream_suites.py pydantic-ai --version 2.33.0 --source ~/src/pydantic-ai \\
+        --with clai==2.33.0 openai==3.0.0
 
-The tests are taken from the published source distribution at run time; nothing of them is kept here. pydantic-ai's last one with tests is
-that of 1.24.0, so for a later ``--version`` its source tree is given with ``--source``; its lock file says what to install ``--with`` it.
-Each suite gets a virtual environment of its own in the working directory, which a second run uses again. A loopback stand-in answers the
-tests that want a server; it knows two endpoints, so those of others fail either way, which is what the comparison is for.
+The tests come from the published source distribution, which is downloaded at run time. The last
+source distribution of pydantic-ai that has tests is 1.24.0. For a later ``--version``, pass its
+source tree with ``--source``, and the versions in its lock file with ``--with``.
 
-As a pytest plugin (``-p upstream_suites``) this same file records the outcomes, and switches the instrumentation on where it is told to.
+Each suite has its own virtual environment in the working directory, which later runs use again. A
+loopback stand-in answers the tests that need a server. It has two endpoints; tests of other
+endpoints fail in both runs.
+
+This file is also a pytest plugin (``-p upstream_suites``), which records the outcomes and turns the
+instrumentation on if the environment asks for it.
 """
 
-# ruff: noqa: S603, T201 - a command line tool that starts pip and pytest
+# ruff: noqa: S603, T201 - a command-line tool that starts pip and pytest
 
 from __future__ import annotations
 
@@ -35,15 +42,15 @@ ON, OUTCOMES = "UPSTREAM_SUITES_INSTRUMENTED", "UPSTREAM_SUITES_OUTCOMES"
 
 @dataclass(frozen=True)
 class Suite:
-    """A project's tests that go through what we patch.
+    """The tests of a project that call the patched functions.
 
     Attributes:
-        distribution: on PyPI, with ``{version}`` to fill in.
-        installed: what is tested.
-        requirements: what its tests import besides.
-        tests: files and folders, as far as the version has them.
-        version: tested where none is given.
-        then: what that version's tests worked with when it came out, where they do not work with the newest.
+        distribution: requirement for the source distribution, with ``{version}`` to fill in.
+        installed: requirement for the tested package, with ``{version}`` to fill in.
+        requirements: further packages that the tests import.
+        tests: files and folders; those that a version does not have are left out.
+        version: version to test by default.
+        pins: packages that ``version`` was released with, if its tests fail with newer ones.
     """
 
     distribution: str
@@ -51,7 +58,7 @@ class Suite:
     requirements: tuple[str, ...]
     tests: tuple[str, ...]
     version: str
-    then: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
 
 
 SUITES = {
@@ -114,8 +121,8 @@ SUITES = {
             "opentelemetry-sdk==1.38.0",
             "opentelemetry-instrumentation==0.59b0",
             "pydantic==2.11.7",
-            "anthropic==0.75.0",  # without it its Responses tests are skipped
-            "genai-prices==0.0.40",  # which counts the tokens that its snapshots hold
+            "anthropic==0.75.0",  # without it, the Responses tests are skipped
+            "genai-prices==0.0.40",  # counts the tokens in the snapshots
             "google-genai==1.51.0",
             "mcp==1.18.0",
             "pytest==8.3.4",
@@ -127,42 +134,42 @@ SUITES = {
 
 
 def main() -> int:
-    """Runs one suite twice and prints what differs; 0 where nothing does."""
+    """Run one suite twice and print the differences. Return 0 if there are none."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("suite", choices=SUITES)
-    parser.add_argument("--version", help="of the tested package")
+    parser.add_argument("--version", help="version of the tested package")
     parser.add_argument(
-        "--with", dest="then", nargs="+", help="what that version's tests worked with"
+        "--with", dest="pins", nargs="+", help="further packages to install, with their versions"
     )
     parser.add_argument("--source", type=Path, help="source tree to take the tests from")
     parser.add_argument("--workdir", type=Path, default=REPOSITORY / ".cache" / "upstream")
-    parser.add_argument("--tests", nargs="+", help="instead of the suite's own selection")
-    given = parser.parse_args()
-    suite = SUITES[given.suite]
-    version = given.version or suite.version
-    workdir = given.workdir.resolve() / f"{given.suite}-{version}"
-    then = given.then or (suite.then if version == suite.version else ())
-    python = _environment(suite, version, then, workdir)
-    tree = _tree(suite, version, given.source, python, workdir)
+    parser.add_argument("--tests", nargs="+", help="tests to run instead of the suite's selection")
+    options = parser.parse_args()
+    suite = SUITES[options.suite]
+    version = options.version or suite.version
+    workdir = options.workdir.resolve() / f"{options.suite}-{version}"
+    pins = options.pins or (suite.pins if version == suite.version else ())
+    python = _environment(suite, version, pins, workdir)
+    tree = _tree(suite, version, options.source, python, workdir)
     tests = [
-        test for test in given.tests or suite.tests if (tree / test.partition("::")[0]).exists()
+        test for test in options.tests or suite.tests if (tree / test.partition("::")[0]).exists()
     ]
     without, instrumented = (_run(python, tree, tests, workdir, on=on) for on in (False, True))
     different = _compare(without, instrumented)
-    if (
-        different
-    ):  # those that look at the whole body find the hint in it, which observe mode leaves out
+    if different:
+        # Tests that compare the whole request body find the hint in it. Observe mode sends none.
         observed = _run(python, tree, different, workdir, on=True, mode="observe")
         different = [
             test for test in different if observed["tests"].get(test) != without["tests"].get(test)
         ]
-        print(f"{len(different)} of them differ in observe mode too, where no hint is sent")
+        print(f"{len(different)} of them also differ in observe mode, which sends no hint")
     return 1 if different or not instrumented["decisions"] else 0
 
 
-def _environment(suite: Suite, version: str, then: Iterable[str], workdir: Path) -> Path:
+def _environment(suite: Suite, version: str, pins: Iterable[str], workdir: Path) -> Path:
+    """Return the Python of the suite's virtual environment, which is created if it is missing."""
     python = workdir / "venv" / "bin" / "python"
     if not (workdir / "ready").exists():
         venv.create(workdir / "venv", with_pip=True)
@@ -170,7 +177,7 @@ def _environment(suite: Suite, version: str, then: Iterable[str], workdir: Path)
             suite.installed.format(version=version),
             *suite.requirements,
             "opentelemetry-sdk",
-            *then,
+            *pins,
         ]
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "--editable", REPOSITORY, *wanted],
@@ -181,13 +188,13 @@ def _environment(suite: Suite, version: str, then: Iterable[str], workdir: Path)
 
 
 def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir: Path) -> Path:
-    """The folder that holds ``tests``."""
+    """Return the folder that has the project's ``tests`` folder."""
     if source is not None:
         return source
     tree = workdir / "source"
     if not tree.exists():
         fetch = [
-            python,
+            str(python),
             "-m",
             "pip",
             "download",
@@ -196,7 +203,7 @@ def _tree(suite: Suite, version: str, source: Path | None, python: Path, workdir
             "--no-binary",
             ":all:",
             "--dest",
-            workdir,
+            str(workdir),
         ]
         subprocess.run([*fetch, suite.distribution.format(version=version)], check=True)
         with tarfile.open(next(workdir.glob("*.tar.gz"))) as packed:
@@ -227,7 +234,7 @@ def _run(
             "KV_CACHE_MODE": mode,
         }
         command = [
-            python,
+            str(python),
             "-m",
             "pytest",
             "-q",
@@ -243,16 +250,16 @@ def _run(
         done = subprocess.run(
             command, cwd=tree, env=environment, check=False, capture_output=True, text=True
         )
-    found: dict[str, Any] = (
+    recorded: dict[str, Any] = (
         json.loads(outcomes.read_text(encoding="utf-8")) if outcomes.exists() else {}
     )
-    if not found.get("tests"):
+    if not recorded.get("tests"):
         sys.exit(f"no test ran:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
-    return found
+    return recorded
 
 
 class _AnyModel(tuple[str, ...]):
-    """Served models: whichever is asked for."""
+    """Served model names that include every name."""
 
     __slots__ = ()
 
@@ -261,12 +268,11 @@ class _AnyModel(tuple[str, ...]):
 
 
 def _compare(without: dict[str, Any], instrumented: dict[str, Any]) -> list[str]:
-    """Prints both, and returns the tests whose outcome differs."""
-    for title, found in (("without", without), ("with", instrumented)):
-        counts = Counter(found["tests"].values())
-        print(
-            f"{title:8} {', '.join(f'{number} {outcome}' for outcome, number in sorted(counts.items()))}; {found['decisions']} decisions"
-        )
+    """Print the outcomes of both runs. Return the tests whose outcomes differ."""
+    for title, run in (("without", without), ("with", instrumented)):
+        counts = sorted(Counter(run["tests"].values()).items())
+        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts)
+        print(f"{title:8} {outcomes}; {run['decisions']} decisions")
     tests = without["tests"].keys() | instrumented["tests"].keys()
     different = [
         test
@@ -274,14 +280,13 @@ def _compare(without: dict[str, Any], instrumented: dict[str, Any]) -> list[str]
         if without["tests"].get(test) != instrumented["tests"].get(test)
     ]
     for test in different:
-        print(
-            f"  {test}: {without['tests'].get(test)} -> {instrumented['tests'].get(test)}\n{instrumented['why'].get(test, '')}"
-        )
+        print(f"  {test}: {without['tests'].get(test)} -> {instrumented['tests'].get(test)}")
+        print(instrumented["why"].get(test, ""))
     print("the same tests pass" if not different else f"{len(different)} differ")
     return different
 
 
-# --- the plugin --------------------------------------------------------------------------------------------------------------------
+# --- the plugin -----------------------------------------------------------------------------------
 
 _outcomes: dict[str, str] = {}
 _why: dict[str, str] = {}
@@ -289,7 +294,7 @@ _metrics: list[Any] = []
 
 
 def pytest_configure() -> None:
-    """Switches the instrumentation on, with telemetry kept in memory."""
+    """Turn the instrumentation on if the environment asks for it. Telemetry stays in memory."""
     if not os.environ.get(ON):
         return
     from opentelemetry.sdk.metrics import MeterProvider
@@ -305,7 +310,7 @@ def pytest_configure() -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Keeps the worst outcome of a test's phases."""
+    """Keep the worst outcome of a test's phases."""
     if report.when == "call" or report.outcome != "passed":
         _outcomes[report.nodeid] = (
             report.outcome if report.when == "call" or report.outcome == "skipped" else "error"
@@ -315,9 +320,9 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Writes the outcomes where the runner looks for them."""
-    found = {"tests": _outcomes, "why": _why, "decisions": sum(map(_decisions, _metrics))}
-    Path(os.environ[OUTCOMES]).write_text(json.dumps(found), encoding="utf-8")
+    """Write the outcomes to the file that the runner reads."""
+    recorded = {"tests": _outcomes, "why": _why, "decisions": sum(map(_decisions, _metrics))}
+    Path(os.environ[OUTCOMES]).write_text(json.dumps(recorded), encoding="utf-8")
 
 
 def _decisions(reader: Any) -> int:

@@ -190,7 +190,7 @@ def collected(panel: JSON, source: Source) -> list[tuple[str, list[float], list[
 
 
 def fixed(panel: JSON) -> dict[str, str]:
-    """Return the color of each series that has one of its own."""
+    """Return the color of each series whose color the panel sets."""
     return {
         override["matcher"]["options"]: color(part["value"]["fixedColor"])
         for override in panel["fieldConfig"]["overrides"]

@@ -70,7 +70,7 @@ class Http:
         self._client.close()
 
     def get(self, path: str, **params: Any) -> httpx2.Response:
-        """Return the response to a GET, whatever its status except 401 and 403.
+        """Return the response to a GET with any status except 401 and 403.
 
         Args:
             path: path below the base URL.

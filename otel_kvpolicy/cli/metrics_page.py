@@ -47,7 +47,7 @@ class Page:
     def total(self, series: Series) -> float:
         """Return the sum of a counter or gauge over its label sets.
 
-        Returns 0 if the series is missing: some servers write a counter only once it has counted.
+        Returns 0 if the series is missing: some servers write no counter before its first event.
         """
         return self.totals.get(series.name, 0.0)
 

@@ -1,1 +1,1 @@
-"""How a server is told whether to store a call, which servers may be told, and what they refuse."""
+"""The hint: how it is written, which servers it may go to, and how they reject it."""

@@ -1,4 +1,4 @@
-"""What the rest of the package needs to know about a server's way of being told what to store."""
+"""The protocol of a dialect: how one kind of server receives the hint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Dialect(Protocol):
-    """One way to tell a server, in the request body, whether to store a call's KV.
+    """One way to say in the request body whether the server should store a call's KV.
 
     Attributes:
         name: short name for documentation and configuration.
@@ -42,7 +42,7 @@ class Dialect(Protocol):
         """Return the new value of the field: what the caller put there, with ``params`` added."""
 
     def is_callers(self, given: Any) -> bool:
-        """Return True if the caller's value of the field decides the call already."""
+        """Return True if the caller's value of the field already decides the call."""
 
     def caller_skips(self, given: Any) -> bool:
         """Return True if the caller's value of the field keeps the call from being stored."""

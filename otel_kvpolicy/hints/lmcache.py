@@ -1,9 +1,10 @@
 """The LMCache dialect: keys in vLLM's ``kv_transfer_params``.
 
-Facts about the keys, read and run on LMCache 0.3.6 to 0.5.6: the in-process connector reads
-``lmcache.skip_save`` by Python truth. The multi-process server reads ``lmcache.max_offload_tokens``
-as an int and rounds it down to whole chunks. Each ignores the other's key. A string there raises an
-error inside vLLM's scheduler, so only bool and int are ever sent.
+Facts about the keys, from the source of LMCache 0.3.6 to 0.5.6 and from runs: the in-process
+connector skips if ``lmcache.skip_save`` is any value that Python counts as true. The multi-process
+server reads ``lmcache.max_offload_tokens`` as an int and rounds it down to whole chunks. Each
+ignores the other's key. A string as the number of tokens raises an error inside vLLM's scheduler,
+so only bool and int are ever sent.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ MAX_OFFLOAD_KEY: Final = "lmcache.max_offload_tokens"
 """Prompt tokens that may be stored. LMCache's multi-process server reads it since 0.5.6."""
 
 STATS_KEY: Final = "cached_token_stats"
-"""Asks LMCache's multi-process connector (since 0.4.7) to report which prompt tokens it had, and
-which ones vLLM had."""
+"""Asks LMCache's multi-process connector (since 0.4.7) how many prompt tokens it had, and how many
+vLLM had."""
 
 HintKeys = Literal["both", "skip_save", "max_offload_tokens"]
 """Values of ``KV_CACHE_HINT_KEYS``."""
@@ -67,7 +68,7 @@ class LMCacheDialect(KVTransferParams):
         return given is not None
 
     def caller_skips(self, given: Any) -> bool:
-        """Return True if the caller's keys keep the call from being stored, as LMCache reads them."""
+        """Return True if LMCache does not store the call because of the caller's keys."""
         if not isinstance(given, Mapping):
             return False
         cap = given.get(MAX_OFFLOAD_KEY)
@@ -78,7 +79,7 @@ class LMCacheDialect(KVTransferParams):
         return isinstance(given, Mapping) and given.get(MAX_OFFLOAD_KEY) is not None
 
     def malformed(self, given: Any) -> str | None:
-        """Describe a cap whose type raises inside vLLM's scheduler and ends the server.
+        """Describe a cap whose type raises an error inside vLLM's scheduler and stops the server.
 
         Observed with ``"0"`` on vLLM 0.32.0 and LMCache 0.5.6.
         """

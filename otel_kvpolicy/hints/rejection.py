@@ -21,7 +21,7 @@ _REFUSAL: Final = re.compile(
 
 
 def rejects(field: str, status: int | None, text: str) -> bool:
-    """Return True if an answer says that ``field`` is what is wrong with the request.
+    """Return True if an answer blames ``field`` for the failure of the request.
 
     Recognizes the shapes in public reports: OpenAI's ``error.param``, FastAPI's ``detail[].loc``,
     and sentences.
@@ -52,7 +52,7 @@ def _accuses(body: Any, field: str, depth: int = 0) -> bool:
         return False
     place = body.get("loc", body.get("param"))
     if place is not None:
-        # A structured complaint: its place says what it is about, whatever else it quotes.
+        # A structured error names the field at fault. The rest of it may quote other fields.
         return field in place if isinstance(place, list) else str(place).partition(".")[0] == field
     return any(
         _accuses(value, field, depth + 1)
@@ -63,5 +63,5 @@ def _accuses(body: Any, field: str, depth: int = 0) -> bool:
 
 @lru_cache(maxsize=8)
 def _echo(field: str) -> re.Pattern[str]:
-    """Match the field quoted with its value: the server repeats the body without blaming the field."""
+    """Match the field with its value: a quotation of the body does not blame the field."""
     return re.compile(re.escape(field) + r"\\?[\"']\s*:\s*(\{|\\?[\"']|None|null)")

@@ -1,4 +1,4 @@
-"""Which servers may be sent the hint: by default all but hosted vendors that reject unknown fields."""
+"""Which servers may get the hint: by default all but vendors that reject unknown fields."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ HOSTED_VENDORS: Final[dict[str, str]] = {
     "dashscope*.aliyuncs.com": "not established, so treated as unsafe",
     "router.huggingface.co": "not established, so treated as unsafe",
 }
-"""Host pattern -> why the hint is not sent there, from public reports as of 2026-12. If a server that
-is not listed rejects the hint, the call is repeated without it."""
+"""Host pattern -> why the hint is not sent there, from public reports as of 2026-12. If a server
+that is not listed rejects the hint, the call is repeated without it."""
 
 _PATTERN: Final = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::(?P<port>\d{1,5}|\*))?")
 
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, url: Any) -> Origin:
-        """Return the origin of an httpx or httpx2 URL, which has split off userinfo and encoded the host."""
+        """Return the origin of an httpx or httpx2 URL, whose ``raw_host`` is encoded already."""
         scheme = url.scheme
         host = url.raw_host.decode("ascii").lower().rstrip(".")
         return cls(scheme, host, url.port or (443 if scheme == "https" else 80))
@@ -124,7 +124,7 @@ class Targets:
 
         Args:
             origin: the server.
-            azure: True if the client is made for Azure OpenAI, whatever its host is.
+            azure: True if the client is made for Azure OpenAI, at any host.
         """
         if self._patterns is not None:
             return any(pattern.matches(origin) for pattern in self._patterns)

@@ -2,15 +2,16 @@
 
 Usage::
 
-    opentelemetry-instrument python app.py     # no line of code
+    opentelemetry-instrument python app.py     # no code change
 
     from otel_kvpolicy import KVPolicyInstrumentor
 
-    KVPolicyInstrumentor().instrument()        # or in code
+    KVPolicyInstrumentor().instrument()        # from code
 
-Every chat call of the openai client (and of what uses it, such as pydantic-ai) is then decided once,
-carries its hint if the server may be sent one, and has its decision on the chat span and in the
-metrics. Settings are read from the environment for each call: see :mod:`otel_kvpolicy.settings`.
+Every chat call of the openai client, and of libraries that use it such as pydantic-ai, is then
+decided once. It carries the hint if the server may get it, and its decision is recorded on the chat
+span and in the metrics. Settings are read from the environment for each call: see
+:mod:`otel_kvpolicy.settings`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             ``decide``, to use instead of the rule that the settings name.
         decision_hook: called as ``decision_hook(span, decision, request)`` for every call.
             ``request`` is a read-only view of the body.
+        advisors: subscribers to the decisions: see :mod:`otel_kvpolicy.advisors`.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -68,7 +70,11 @@ class KVPolicyInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(SCOPE, __version__, meter_provider)
         self._runtime = Runtime(
-            tracer, Instruments(meter), kwargs.get("policy"), kwargs.get("decision_hook")
+            tracer,
+            Instruments(meter),
+            kwargs.get("policy"),
+            kwargs.get("decision_hook"),
+            advisors=kwargs.get("advisors") or (),
         )
         self._openai = OpenAIPatches(self._runtime)
         self._openai.apply()

@@ -1,10 +1,10 @@
-"""One chat call on its way: recorded when its outcome is known, ended when its answer is read."""
+"""One chat call in flight: counted when its outcome is known, ended when its answer is read."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from ..hints.dialect import Dialect
 from ..hints.rejection import rejects
 from ..hints.targets import Origin
 from ..pipeline import Feedback
+from ..policy.calibration import Calibrated
 from ..record import CallRecord
 from ..requests import Answer
 from ..settings import Settings
@@ -31,10 +32,11 @@ _log = logging.getLogger("otel_kvpolicy")
 
 
 class ChatCall:
-    """A decided call on its way.
+    """A decided call in flight.
 
-    Use it as a context manager around the request: it makes a span of this package the current one,
-    so that the HTTP span becomes its child, and it records an exception of the request.
+    Use it as a context manager around the request: if this package started the span, the span
+    becomes the current one, so that the HTTP span is its child. An exception of the request is
+    recorded.
 
     Attributes:
         span: the chat span, of this package or of another instrumentation.
@@ -42,9 +44,9 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_answer", "_attributes", "_context", "_dialect", "_done", "_feedback",
-        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_record", "_runtime", "_seconds", "_settings",
-        "_started", "_token", "pulling", "span",
+        "_answer", "_attributes", "_calibrated", "_context", "_dialect", "_done", "_feedback",
+        "_guarded", "_hint_token", "_lock", "_origin", "_ours", "_record", "_runtime", "_seconds",
+        "_settings", "_started", "_token", "pulling", "span",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +55,7 @@ class ChatCall:
         record: CallRecord,
         span: Span,
         feedback: Feedback | None,
+        calibrated: Calibrated | None = None,
         *,
         ours: bool,
         origin: Origin,
@@ -65,6 +68,7 @@ class ChatCall:
         self._dialect = dialect
         self._record = record
         self._feedback = feedback
+        self._calibrated = calibrated
         self.span = span
         self._context = trace.set_span_in_context(span)
         self._ours = ours
@@ -76,47 +80,51 @@ class ChatCall:
         self._done = False
         self._lock = threading.Lock()
         self._token: Any = None
-        self._guarded: tuple[Mapping[Any, Any], bool] | None = None
+        self._guarded: redirects.Added | None = None
         self._hint_token: Any = None
         self.pulling = False
 
-    def guard_redirects(self, body: Mapping[Any, Any], *, azure: bool) -> None:
+    @property
+    def record(self) -> CallRecord:
+        """What is recorded about the call so far."""
+        return self._record
+
+    def guard_redirects(self, body: Mapping[Any, Any], field: str | None, *, azure: bool) -> None:
         """Withhold the hint from servers that the request is redirected to and that may not get it.
 
         Args:
             body: the request as the caller wrote it.
+            field: body field of the hint; None if no hint was added.
             azure: True if the client is made for Azure OpenAI.
         """
-        self._guarded = (body, azure)
+        self._guarded = redirects.Added(field, body, (), self._origin, azure)
+
+    def guard_headers(self, names: Iterable[str]) -> None:
+        """Withhold headers, too, that were added to the request."""
+        if self._guarded is not None:
+            self._guarded = self._guarded._replace(headers=tuple(names))
 
     def _on_redirect(self, request: Any) -> Any:
         """Return the request with which the HTTP client follows a redirect."""
         if self._guarded is None:
             return request
-        body, azure = self._guarded
         settings, dialect, rejected = self._settings, self._dialect, self._runtime.rejected
 
         def allows(origin: Origin) -> bool:
-            return (
-                settings.targets.allow(origin, azure=azure)
-                and settings.dialect.of(origin) is dialect
-                and origin not in rejected
-            )
+            return settings.dialect.of(origin) is dialect and origin not in rejected
 
-        hint = redirects.SentHint(dialect.field, body, self._origin, allows)
         try:
-            plain = hint.withheld(request)
+            following, hint_withheld = self._guarded.checked(request, settings.targets, allows)
         except Exception as error:  # noqa: BLE001 - an internal error must not fail the call
             self.report("redirect", error)
             return request
-        if plain is None:
-            return request
-        self._withheld()
-        return plain
+        if hint_withheld:
+            self._withheld()
+        return following
 
     def _withheld(self) -> None:
         """Note that the server that answers is one that may not be sent the hint."""
-        self._feedback = None  # it is about the cache of another server
+        self._feedback = self._calibrated = None  # they are about another server
         self._record = self._record._replace(outcome="excluded_target", keep_tokens=0)
         try:
             spans.update_outcome(self.span, self._record)
@@ -221,7 +229,7 @@ class ChatCall:
             spans.record_answer(self.span, answer, ours=False)
 
     def _settle(self) -> None:
-        """Tell the adaptive rule that the prompt was processed, which only a first chunk proves."""
+        """Tell the adaptive rule that the prompt was processed: the first chunk proves it."""
         if self._feedback is not None:
             try:
                 self._feedback.settle(self._record)
@@ -254,11 +262,21 @@ class ChatCall:
                 )
             if self._feedback is not None and self._answer is not None:
                 self._feedback.observe(self._answer)
+            self._calibrate()
             self._write_log(error)
-        except Exception as ours:  # noqa: BLE001 - the caller has its answer already
-            self.report("answer", ours)
+        except Exception as fault:  # noqa: BLE001 - the caller has its answer already
+            self.report("answer", fault)
         finally:
             self._end_span()
+
+    def _calibrate(self) -> None:
+        """Learn characters per token from the server's count."""
+        call, answer = self._calibrated, self._answer
+        if call is None or answer is None or not answer.input_tokens:
+            return
+        ratio = self._runtime.calibration.learn(call, answer.input_tokens)
+        if ratio is not None:
+            self._runtime.instruments.calibrated(self._record, call.script, ratio)
 
     def _write_log(self, error: BaseException | None) -> None:
         now = self._settings

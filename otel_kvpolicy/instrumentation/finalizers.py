@@ -1,8 +1,8 @@
 """Ends the calls of dropped streams in a background thread.
 
-The garbage collector finds dropped streams. It runs wherever memory is allocated, even while the
-OpenTelemetry SDK holds one of its locks. Ending a span or counting there would wait for that very
-lock, forever. So the call is handed over, and the collector goes on.
+The garbage collector finds dropped streams. It can run at any memory allocation, even while the
+OpenTelemetry SDK holds one of its locks. Ending a span or counting a metric there would wait
+forever for that lock. So the finalizer only hands the call over to a thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Stoppable(Protocol):
 
 
 def in_finalizer() -> bool:
-    """Return True if the running code cleans up a dropped generator, perhaps for the collector."""
+    """Return True if a generator is being closed, perhaps by the garbage collector."""
     return isinstance(sys.exc_info()[1], GeneratorExit)
 
 
@@ -40,13 +40,13 @@ _exiting = False
 
 
 def prepare() -> None:
-    """Start the thread. Call this when a stream begins, because a finalizer must start no thread."""
+    """Start the thread. Call this when a stream begins: a finalizer must not start a thread."""
     _worker.start()
 
 
 def end_later(call: _Stoppable) -> None:
-    """End a call soon, in the background thread. Takes no lock, so finalizers may call it."""
-    if _exiting:  # daemon threads do not survive the rest of the exit
+    """End a call in the background thread. Takes no lock, so finalizers may call it."""
+    if _exiting:  # the daemon thread may already be gone
         call.stop()
     else:
         _worker.hand(call)

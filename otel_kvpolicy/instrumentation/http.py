@@ -1,4 +1,4 @@
-"""Instruments the HTTP client, so that vLLM gets ``traceparent`` and its span joins the trace."""
+"""Instruments the HTTP client, so that vLLM gets ``traceparent`` and its spans join the trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Adds what pydantic-ai knows about a request and its body lacks: the agent, its role, its span. Decides nothing.
+"""Adds what pydantic-ai knows about a request and its body lacks: agent, role and agent span.
+
+Nothing is decided here.
 
 pydantic-ai is patched when the application imports it, so an application without it pays nothing.
 The patched coroutines run once for each model that is tried, streamed or not, with the same
@@ -31,9 +33,8 @@ _SEAMS: Final = {
     _TRACING: (("Instrumentation", "wrap_model_request"),),
 }
 
-_hooked: Final[set[str]] = (
-    set()
-)  # import hooks cannot be removed, so each is registered once per process
+# Import hooks cannot be removed, so each is registered once per process.
+_hooked: Final[set[str]] = set()
 _active: list[PydanticAIPatches] = []
 
 
@@ -67,7 +68,7 @@ class PydanticAIPatches:
                 wrapt.register_post_import_hook(_imported, name)
 
     def remove(self) -> None:
-        """Remove the wrappers. One that another library has wrapped stays in place and does nothing."""
+        """Remove the wrappers. One that another library has wrapped stays and does nothing."""
         self._on = False
         _active.remove(self)
         for owner, method, wrapper in self._patched:
@@ -77,7 +78,7 @@ class PydanticAIPatches:
         self._patched.clear()
 
     def patch(self, module: ModuleType) -> None:
-        """Wrap the coroutines of a module. Never raises, because it runs inside an import statement."""
+        """Wrap the coroutines of a module. Never raises, because it runs inside an import."""
         wrapper = self._traced_request if module.__name__ == _TRACING else self._model_request
         try:
             for name, method in _SEAMS[module.__name__]:
@@ -90,7 +91,7 @@ class PydanticAIPatches:
     async def _model_request(
         self, wrapped: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Wrap one attempt of a model. A retry of a websocket enters it again, which does no harm."""
+        """Wrap one attempt of a model. A websocket retry enters it again, which is harmless."""
         if not self._on:
             return await wrapped(*args, **kwargs)
         try:
@@ -119,9 +120,9 @@ class PydanticAIPatches:
 
 
 def _enriched(outer: CallContext, parameters: Any) -> CallContext:
-    """Complete the facts given outside with those of the run.
+    """Add the facts of the agent run to those of the enclosing context.
 
-    The agent's own role wins over an outer one, and an explicit role wins over an inferred one.
+    The agent's own role wins over that of the context, and an explicit role over an inferred one.
     """
     run = _current_run()
     name = getattr(getattr(run, "agent", None), "name", None)
@@ -145,6 +146,6 @@ def _inferred_role(name: str | None, parameters: Any) -> str | None:
 
 
 def _current_run() -> Any:
-    """Return the ``RunContext`` of the request; None outside an agent and before pydantic-ai 1.71."""
+    """Return the ``RunContext`` of the request; None outside an agent or before version 1.71."""
     current = getattr(sys.modules.get("pydantic_ai._run_context"), "get_current_run_context", None)
     return None if current is None else current()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from opentelemetry.trace import Span, Tracer
 
 from .. import settings
-from ..context import call_context
+from ..advisors import Advisors
+from ..context import CallContext, call_context
 from ..hints.dialect import Dialect
 from ..hints.targets import Origin, RejectedOrigins
 from ..layering_policy import KVCacheLayeringPolicy
 from ..persistence import AdaptiveState
 from ..pipeline import DecidedCall, Destination, decide_call
 from ..policy import KVCacheDecision
+from ..policy.calibration import Calibration
 from ..record import CallRecord
 from ..requests import reader_of
 from ..telemetry import spans
@@ -42,11 +44,14 @@ class Runtime:
         instruments: metric instruments.
         policy: rule passed to the instrumentor; None for the rule that the settings name.
         hook: the application's decision hook.
+        advisors: advisors of the application.
 
     Attributes:
         errors: counts and logs internal errors.
         rejected: servers that rejected the hint.
-        adaptive: the adaptive rule, which is made when it is first needed.
+        advisors: all advisors, including published ones and the affinity header.
+        adaptive: the adaptive rule, which is created on first use.
+        calibration: characters per token, learned if ``KV_CACHE_CHARS_PER_TOKEN=auto``.
     """
 
     def __init__(
@@ -55,6 +60,8 @@ class Runtime:
         instruments: Instruments,
         policy: KVCacheLayeringPolicy | None = None,
         hook: DecisionHook | None = None,
+        *,
+        advisors: Iterable[Any] = (),
     ) -> None:
         self.tracer = tracer
         self.instruments = instruments
@@ -62,12 +69,18 @@ class Runtime:
         self.hook = hook
         self.errors = ErrorReporter(instruments)
         self.rejected = RejectedOrigins()
+        self.advisors = Advisors(advisors, self.errors.report)
         self.adaptive = AdaptiveState(self.errors.report)
+        self.calibration = Calibration()
         self._warned_of: set[Origin] = set()
 
     def close(self) -> None:
-        """Save what the adaptive rule has learned. Calls in flight finish instrumented."""
+        """Save what the adaptive rule has learned, and let the advisors finish.
+
+        Calls in flight finish instrumented.
+        """
         self.adaptive.close()
+        self.advisors.close()
 
     def start(self, request: WireRequest) -> ChatCall | None:
         """Decide a request, record the decision and add the hint.
@@ -76,7 +89,7 @@ class Runtime:
             request: the request about to be sent.
 
         Returns:
-            The call on its way. None if the request is not a chat call, or if an internal error
+            The call in flight. None if the request is not a chat call, or if an internal error
             occurred; in both cases it goes out untouched.
         """
         reader = reader_of(request.path) if request.path else None
@@ -99,6 +112,7 @@ class Runtime:
                 settings=now,
                 policy=self.policy,
                 adaptive=self.adaptive.rule_for(now),
+                calibration=self.calibration,
                 destination=Destination(
                     origin,
                     now.targets.allow(origin, azure=request.is_azure),
@@ -108,7 +122,7 @@ class Runtime:
             seconds = time.perf_counter() - started
             record = self._fold(decided, request)
             if record.outcome == "caller":
-                self._check(decided.dialect, body, origin)
+                self._warn_if_malformed(decided.dialect, body, origin)
             seam = "span"
             span = spans.current_chat_span()
             call = ChatCall(
@@ -116,14 +130,14 @@ class Runtime:
                 record,
                 span or spans.start_chat_span(self.tracer, body, record),
                 decided.feedback,
+                decided.calibrated,
                 ours=span is None,
                 origin=origin,
                 seconds=seconds,
                 settings=now,
                 dialect=decided.dialect,
             )
-            if record.outcome == "applied" and decided.params is not None:
-                call.guard_redirects(body, azure=request.is_azure)
+            call.guard_redirects(body, _sent_field(decided, record), azure=request.is_azure)
         except Exception as error:  # noqa: BLE001 - an internal error must not reach the caller
             self.errors.report(seam, error)
             return None
@@ -131,7 +145,34 @@ class Runtime:
             return None
         if context.agent_span is not None:
             self._count_on_agent(context.agent_span, record)
+        if self.advisors.wanted(now):
+            self._advise(request, body, call, context, now)
         return call
+
+    def _advise(
+        self,
+        request: WireRequest,
+        body: Mapping[Any, Any],
+        call: ChatCall,
+        context: CallContext,
+        now: settings.Settings,
+    ) -> None:
+        """Pass the decision to the advisors and add the headers that they return."""
+        try:
+            origin, azure = request.origin, request.is_azure
+            headers = self.advisors.advise(
+                call.record,
+                body,
+                origin,
+                now=now,
+                conversation_id=context.conversation_id or spans.conversation_id(call.span),
+                allowed=now.targets.allow(origin, azure=azure),
+                azure=azure,
+            )
+            added = [name for name, value in headers.items() if request.add_header(name, value)]
+            call.guard_headers(added)
+        except Exception as error:  # noqa: BLE001 - the request goes out without more headers
+            self.errors.report("advisor", error)
 
     def _fold(self, decided: DecidedCall, request: WireRequest) -> CallRecord:
         """Add the hint to the request. If that fails, the call is recorded with outcome error."""
@@ -146,7 +187,7 @@ class Runtime:
         self.errors.report("hint", fault)
         return decided.record._replace(outcome="error", keep_tokens=0)
 
-    def _check(self, dialect: Dialect, body: Mapping[Any, Any], origin: Origin) -> None:
+    def _warn_if_malformed(self, dialect: Dialect, body: Mapping[Any, Any], origin: Origin) -> None:
         """Warn once for each server if the caller's own hint can crash it."""
         problem = dialect.malformed(body.get(dialect.field))
         if (
@@ -164,3 +205,8 @@ class Runtime:
             spans.count_on_agent(span, record)
         except Exception as error:  # noqa: BLE001 - the call is already recorded
             self.errors.report("agent_span", error)
+
+
+def _sent_field(decided: DecidedCall, record: CallRecord) -> str | None:
+    """Return the body field in which a hint was added; None if none was."""
+    return decided.dialect.field if record.outcome == "applied" and decided.params else None

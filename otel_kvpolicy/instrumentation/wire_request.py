@@ -32,10 +32,17 @@ class WireRequest(Protocol):
 
     @property
     def is_azure(self) -> bool:
-        """True if the client is made for Azure OpenAI, whatever its host is."""
+        """True if the client is made for Azure OpenAI, at any host."""
 
     def watch(self, call: ChatCall) -> None:
         """Make sure that ``call`` sees an answer that the caller will parse later."""
 
     def add(self, field: str, value: Any) -> None:
         """Send ``value`` as a field of the request body."""
+
+    def add_header(self, name: str, value: str) -> bool:
+        """Send a header with the request, unless the caller sends one of that name.
+
+        Returns:
+            True if the header was added.
+        """

@@ -1,4 +1,4 @@
-"""Keeps what the adaptive rule learns across restarts, and shares it with a fleet, off the call's path."""
+"""Keeps what the adaptive rule learns across restarts and shares it with a fleet, in a thread."""
 
 from .adaptive_state import AdaptiveState
 

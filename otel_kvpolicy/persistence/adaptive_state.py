@@ -28,7 +28,7 @@ Report = Callable[[str, Exception], None]
 
 
 class AdaptiveState:
-    """Owns one adaptive rule: makes it on first use, restores it, saves and shares it.
+    """Owns one adaptive rule: creates it on first use, restores, saves and shares it.
 
     Args:
         report: called if something fails, here or in the thread.
@@ -76,7 +76,7 @@ class AdaptiveState:
         if now.state_file is not None:
             try:
                 self._restore(rule, Path(now.state_file))
-            except Exception as error:  # noqa: BLE001 - the rule works without its past
+            except Exception as error:  # noqa: BLE001 - the rule works without its saved state
                 self._report("state_file", error)
         return rule
 
@@ -90,9 +90,10 @@ class AdaptiveState:
             try:
                 if self._thread is None:
                     if now.redis_url is not None:
-                        # Redis imports this module, which registers fork hooks. The thread must not
-                        # be importing it while a fork waits. Nobody else needs it: the fork handler
-                        # of the SDK waits forever if it is imported after the tracer provider.
+                        # redis imports this module, which registers fork hooks: import it before
+                        # the thread does, because the process may fork during that import. Without
+                        # redis it is not imported: if it is imported after the tracer provider was
+                        # created, the SDK's fork handler waits forever.
                         import concurrent.futures.thread  # noqa: F401
                     thread = threading.Thread(
                         target=self._run, name="kvpolicy-adaptive", daemon=True
@@ -127,7 +128,7 @@ class AdaptiveState:
             self._read.add(path)
 
     def _save(self, rule: AdaptiveRule, now: settings.Settings) -> None:
-        """Save the rule. A file that was not read yet is read first, so that nothing in it is lost."""
+        """Save the rule. A file that has not been read yet is read first, so nothing is lost."""
         if now.state_file is not None:
             path = Path(now.state_file)
             try:
@@ -143,7 +144,7 @@ class AdaptiveState:
                 with _importing:
                     self._fleet = (url, Fleet(url))
             counts = self._fleet[1].exchange(new)
-        except Exception as error:  # noqa: BLE001 - the process goes on with what it knows itself
+        except Exception as error:  # noqa: BLE001 - the process continues with its own counts
             rule.give_back(new)
             self._report("redis", error)
             return

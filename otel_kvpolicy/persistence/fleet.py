@@ -1,4 +1,4 @@
-"""The class counts of a fleet, in Redis or Valkey: each process adds its counts and gets the sum."""
+"""The class counts of a fleet in Redis or Valkey: each process adds its own and gets the sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_COUNT: Final = 16384
 """The counts of a class are halved beyond this many calls, so that they follow the traffic."""
 
 _MAX_FIELD: Final = 1024
-"""Characters of an encoded class. Each character of its label takes up to twelve."""
+"""Longest encoded class, in characters. Each character of a label takes up to twelve."""
 
 # One hash, with a field "calls returned" for each class. A script runs atomically.
 _EXCHANGE: Final = """
@@ -27,7 +27,9 @@ for i = 4, #ARGV, 3 do
   if known then
     local c, r = string.match(known, '^(%S+) (%S+)$')
     calls, returned = tonumber(c) or 0, tonumber(r) or 0
-    if not (calls >= 0 and calls < 1e9 and returned >= 0 and returned < 1e9) then calls, returned = 0, 0 end
+    if not (calls >= 0 and calls < 1e9 and returned >= 0 and returned < 1e9) then
+      calls, returned = 0, 0
+    end
   end
   if known or redis.call('HLEN', KEYS[1]) < classes then
     calls, returned = calls + tonumber(ARGV[i + 1]), returned + tonumber(ARGV[i + 2])
@@ -63,9 +65,8 @@ class Fleet:
                 url,
                 socket_timeout=_SECONDS,
                 socket_connect_timeout=_SECONDS,
-                retry=Retry(
-                    NoBackoff(), 0
-                ),  # else what was carried out but not answered would be counted again
+                # No retry: counts that arrived but were not acknowledged would be added twice.
+                retry=Retry(NoBackoff(), 0),
                 decode_responses=True,
                 encoding_errors="replace",
             )

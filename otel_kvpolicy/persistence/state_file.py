@@ -1,4 +1,4 @@
-"""The file that keeps the state of the adaptive rule: JSON with counts by class, written atomically."""
+"""The state file of the adaptive rule: JSON with counts by class, written atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..policy.adaptive.rule import AdaptiveRule
 _log = logging.getLogger("otel_kvpolicy")
 
 _MOST_BYTES: Final = 4 << 20
-"""A full table takes less than half as much. A larger file is not ours."""
+"""A full table takes less than half of this. A larger file is not a state file."""
 
 _TIMES: Final = ("gap_seconds", "visible", "lifetime")
 
@@ -23,8 +23,8 @@ _TIMES: Final = ("gap_seconds", "visible", "lifetime")
 def load(rule: AdaptiveRule, path: Path) -> None:
     """Load the file into ``rule`` without changing the file.
 
-    If the rule has learned already, both counts apply. Its own times stay if it has any, because
-    they describe the cache as it is now.
+    If the rule already has counts, those of the file are merged in. If it already has times, they
+    stay, because they describe the cache as it is now.
 
     Raises:
         OSError: the file is missing or cannot be read.
@@ -32,7 +32,7 @@ def load(rule: AdaptiveRule, path: Path) -> None:
     """
     size = _size(path)
     if size > _MOST_BYTES:
-        raise ValueError(f"it has {size} bytes, more than a state file ever holds")
+        raise ValueError(f"{size} bytes are more than a state file can have")
     state, own = json.loads(path.read_bytes()), rule.export()
     if isinstance(state, dict) and any(own["lifetime"]["gaps"]):
         state |= {name: own[name] for name in _TIMES}
@@ -55,7 +55,8 @@ def restore(rule: AdaptiveRule, path: Path) -> bool:
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
         _log.warning(
-            "KV_CACHE_STATE_FILE: %s cannot be used (%s); set aside as %s, and learned anew",
+            "KV_CACHE_STATE_FILE: cannot use %s (%s). It is renamed to %s, and the adaptive rule "
+            "starts without it.",
             path,
             error,
             aside.name,

@@ -1,4 +1,7 @@
-"""Counts the prompt characters in content of any shape: OpenAI mappings, pydantic-ai messages, objects."""
+"""Counts the prompt characters in content of any shape.
+
+Content can be OpenAI mappings, pydantic-ai messages, or objects of other libraries.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 _MAX_VALUES: Final = 100_000
-"""Values visited in one content with all its parts, or in one tool list. Counting stops there: a
-call that long is stored anyway."""
+"""Values to count in the content of one message, or in one list of tools. Counting stops at this
+limit, because a call that long is stored anyway."""
 
 # Fields that carry prompt text, in the content parts and items of chat completions and responses,
 # and in the parts of pydantic-ai messages.
@@ -23,7 +26,7 @@ _TEXT_FIELDS: Final = (
     "args",
 )
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
-_MEDIA_PARTS: Final = (
+MEDIA_PARTS: Final = (
     "image_url",
     "input_image",
     "input_audio",
@@ -32,6 +35,7 @@ _MEDIA_PARTS: Final = (
     "audio_url",
     "video_url",
 )
+"""Types of the content parts that are not text."""
 
 SYSTEM_ROLES: Final = ("system", "developer")
 """Roles of the messages that form the stable head of a prompt."""
@@ -54,11 +58,11 @@ def content_chars(content: Any) -> int:
     if type(content) is not list:
         return 0 if content is None else _count(content, _MAX_VALUES)[0]
     chars, budget = 0, _MAX_VALUES
-    for part in content:  # the shapes that nearly all parts have come before the general one
+    for part in content:  # the most common shapes first, then any other shape
         kind = part.get("type") if type(part) is dict else None
         if kind in _TEXT_PARTS and type(part.get("text")) is str:
             chars += len(part["text"])
-        elif kind not in _MEDIA_PARTS:
+        elif kind not in MEDIA_PARTS:
             part_chars, budget = _count(part, budget)
             chars += part_chars
             if not budget:
@@ -73,7 +77,7 @@ def json_chars(value: Any) -> int:
 
 _IN_TEXT: Final = 0
 _IN_JSON: Final = 2
-"""Characters around a string. A number, ``true`` or ``null`` counts twice as many."""
+"""Characters around a string. A number, ``true`` or ``null`` counts as twice that many."""
 
 
 def _count(content: Any, budget: int, around: int = _IN_TEXT) -> tuple[int, int]:
@@ -83,7 +87,7 @@ def _count(content: Any, budget: int, around: int = _IN_TEXT) -> tuple[int, int]
     contains itself ends the walk with a budget of 0.
     """
     chars = 0
-    # The values that the current one stands in, each with what is still to come of it.
+    # The values that contain the current one, each with what is left to visit of it.
     parents: dict[int, tuple[Any, Iterator[Any], int]] = {}
     values = iter((content,))
     while True:
@@ -163,7 +167,7 @@ def call_chars(calls: Any) -> int:
 
 
 def speaker(message: Any) -> str | None:
-    """Return the role of a message: OpenAI's ``role`` or pydantic-ai's ``kind``; None if it has none."""
+    """Return the role of a message (OpenAI's ``role`` or pydantic-ai's ``kind``), or None."""
     role = (
         message.get("role")
         if isinstance(message, Mapping)

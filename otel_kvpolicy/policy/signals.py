@@ -23,10 +23,21 @@ class CountedText(CallText):
     Attributes:
         roles: role of each message.
         sizes: characters of each message.
+        others: contents that are not plain strings, such as lists of parts.
+        has_results: True if a message has the result of a tool.
     """
 
     roles: Sequence[Any]
     sizes: Sequence[int]
+    others: Sequence[Any]
+    has_results: bool
+
+
+def total_chars(text: CallText) -> int:
+    """Return the characters of a whole prompt."""
+    return (
+        text.prefix_chars + text.tool_chars + text.history_chars + text.rag_chars + text.user_chars
+    )
 
 
 SIGNALS: Final = (
@@ -43,7 +54,7 @@ is the sum of prefix, history, RAG and user tokens."""
 
 
 def estimate(text: CallText, chars_per_token: float) -> dict[str, int]:
-    """Return the signals of a call: ``floor(chars / chars_per_token)`` for each part, and the turns.
+    """Return the signals of a call. The tokens of a part are ``floor(chars / chars_per_token)``.
 
     Args:
         text: characters and turns of the call.

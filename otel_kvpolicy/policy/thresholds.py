@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any, Final, Literal, NamedTuple
 
-from .counting import content_chars, history_text, json_chars
 from .decision import KVCacheDecision, RuleAttribute, Verdict
 from .signals import CallText, estimate
 
@@ -122,7 +121,7 @@ THRESHOLDS: Final = (
 """Every comparison the rule makes, in the order of the reasons in a decision."""
 
 SETTINGS: Final[Mapping[str, Threshold]] = {
-    each.setting: each for each in THRESHOLDS if each.meaning
+    threshold.setting: threshold for threshold in THRESHOLDS if threshold.meaning
 }
 """The threshold that documents each setting, by the settings field."""
 
@@ -134,7 +133,7 @@ POLICY_DISABLED: Final = "policy_disabled"
 
 REASONS: Final[dict[str, str]] = {
     **{each.reason: each.because for each in THRESHOLDS},
-    REUSE_HEAVY_ROLE: "its role calls again and again, and the prompt is at least half the "
+    REUSE_HEAVY_ROLE: "its role makes many similar calls, and the prompt is at least half the "
     "context threshold",
     ONE_OFF_SHORT_PROMPT: "no signal reached its threshold",
     POLICY_DISABLED: "nothing is decided",
@@ -142,6 +141,7 @@ REASONS: Final[dict[str, str]] = {
 """The reason codes of this rule, with what each one means."""
 
 CHARS_PER_TOKEN: Final = "chars_per_token"
+SCRIPT: Final = "script"
 
 ATTRIBUTES: Final = (
     *(
@@ -153,18 +153,30 @@ ATTRIBUTES: Final = (
         )
         for each in SETTINGS.values()
     ),
-    RuleAttribute(CHARS_PER_TOKEN, "double", "KV_CACHE_CHARS_PER_TOKEN in force", always=True),
+    RuleAttribute(
+        CHARS_PER_TOKEN,
+        "double",
+        "KV_CACHE_CHARS_PER_TOKEN in force; with `auto`, the ratio that was learned for such calls",
+        always=True,
+    ),
+    RuleAttribute(
+        SCRIPT,
+        "string",
+        "with KV_CACHE_CHARS_PER_TOKEN=auto: kind of text in the prompt, such as text, data or "
+        "wide",
+        always=False,
+    ),
 )
 """What this rule records beside its decision."""
 
 REUSE_HEAVY_ROLES: Final = frozenset(
     {"chat", "orchestrator", "planner", "router", "assistant", "conversation"}
 )
-"""Roles whose prompts come back. They tip a borderline call, and never rescue a clear one-off."""
+"""Roles whose prompts come back. They tip a borderline call, but never rescue a clear one-off."""
 
 TOOL_AGENT_ROLE: Final = "tool_agent"
-"""Role of an agent with tools that names no other role: its next step starts with this prompt. As
-weak a prior as any other role."""
+"""Role of an agent with tools that names no other role, because its next step starts with this
+prompt. It counts no more than any other role."""
 
 _TIPPING_ROLES: Final = REUSE_HEAVY_ROLES | {TOOL_AGENT_ROLE}
 
@@ -177,7 +189,8 @@ class ThresholdsRule:
             Missing ones get their defaults; None turns a threshold off.
         enabled: False makes every decision inert.
         chars_per_token: characters that count as one token. No tokenizer runs on the caller's path,
-            so token counts are estimates. A number below 1 counts as 1.
+            so token counts are estimates. A number below 1 counts as 1. With
+            :data:`~otel_kvpolicy.policy.calibration.AUTO` the caller of :meth:`judge` knows them.
 
     Raises:
         TypeError: there is no such threshold.
@@ -217,7 +230,7 @@ class ThresholdsRule:
             for each in THRESHOLDS
             if (limit := self.thresholds[each.setting]) is not None
         ]
-        # Plain tuples, worked out once: a decision takes 4 microseconds and compares each of them.
+        # Plain tuples, prepared once: a decision compares each of them and takes 4 microseconds.
         self._comparisons = [
             (each.signal, limit, f"{each.reason}(", _closing(each, limit), each.bonus)
             for each, limit in in_force
@@ -228,52 +241,22 @@ class ThresholdsRule:
         self._recorded: dict[str, Any] = {
             f"thresholds.{each.key}": self.thresholds[each.setting] for each, _ in in_force
         }
-        self._recorded[CHARS_PER_TOKEN] = self.chars_per_token
+        self._recorded[CHARS_PER_TOKEN] = float(self.chars_per_token)
 
-    def decide(
-        self,
-        *,
-        system_prompt: Any = None,
-        user_prompt: Any = None,
-        message_history: Any = None,
-        rag_context: Any = None,
-        role: str | None = None,
-        tools: Any = None,
+    def judge(
+        self, text: CallText, role: str | None = None, chars_per_token: float | None = None
     ) -> KVCacheDecision:
-        """Decide a call that is given by its parts. Never raises: unreadable parts count nothing.
-
-        Args:
-            system_prompt: stable head of the prompt: a string or several.
-            user_prompt: what is new in this call: a string, or a list of content parts.
-            message_history: earlier messages: OpenAI mappings, pydantic-ai messages, or objects
-                with ``.parts[].content``.
-            rag_context: retrieved block: a string or several.
-            role: kind of caller, such as ``"planner"``; see :data:`REUSE_HEAVY_ROLES`.
-            tools: tool definitions (OpenAI's ``tools``), which count toward the prefix.
-        """
-        if not self.enabled:
-            return DISABLED
-        history_chars, turns = history_text(message_history)
-        text = CallText(
-            prefix_chars=content_chars(system_prompt),
-            tool_chars=json_chars(tools) if tools else 0,
-            history_chars=history_chars,
-            rag_chars=content_chars(rag_context),
-            user_chars=content_chars(user_prompt),
-            history_turns=turns,
-        )
-        return self.judge(text, role)
-
-    def judge(self, text: CallText, role: str | None = None) -> KVCacheDecision:
-        """Decide a call whose parts are counted already.
+        """Decide a call whose parts have been counted.
 
         Args:
             text: characters and turns of the call.
             role: kind of caller.
+            chars_per_token: characters that count as one token of this call; by default those of
+                the rule.
         """
         if not self.enabled:
             return DISABLED
-        signals = estimate(text, self.chars_per_token)
+        signals = estimate(text, chars_per_token or self.chars_per_token)
         score = signals["total_tokens"] / self._context
         reasons = []
         for signal, limit, opening, closing, bonus in self._comparisons:
@@ -327,7 +310,9 @@ def check(thresholds: Mapping[str, Any], chars_per_token: float | None) -> None:
         if value is not None and (not _is_finite(value) or value < 0):
             raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
     if chars_per_token is not None and not _is_finite(chars_per_token):
-        raise ValueError(f"chars_per_token must be a finite number, not {chars_per_token!r}")
+        raise ValueError(
+            f"chars_per_token must be a finite number or 'auto', not {chars_per_token!r}"
+        )
 
 
 def _is_finite(value: Any) -> bool:

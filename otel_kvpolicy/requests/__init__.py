@@ -1,4 +1,4 @@
-"""Reads chat requests and answers: what is counted of a body, and what the server reports."""
+"""Reads chat requests and answers: counts bodies, and extracts what the server reports."""
 
 from __future__ import annotations
 

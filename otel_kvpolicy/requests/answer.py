@@ -17,8 +17,9 @@ class Answer(NamedTuple):
         response_id: id of the response.
         model: model that answered.
         finish_reasons: why generation ended, one for each choice.
-        vllm_tokens: prompt tokens that vLLM's own cache had, if ``cached_token_stats`` was asked for.
-        lmcache_tokens: leading prompt tokens that LMCache had, if asked for. The two can overlap.
+        vllm_tokens: prompt tokens that vLLM's own cache had, if ``cached_token_stats`` was sent.
+        lmcache_tokens: leading prompt tokens that LMCache had, if ``cached_token_stats`` was sent.
+            The two can overlap.
     """
 
     input_tokens: int | None = None

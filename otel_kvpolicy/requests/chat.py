@@ -27,20 +27,33 @@ def read_chat(body: Mapping[Any, Any]) -> CallText:
     messages = body.get("messages")
     if not isinstance(messages, (list, tuple)):
         messages = ()
+    others: list[Any] = []
     try:
         roles = [message["role"] for message in messages]
         sizes = [
-            len(content) if type(content := message["content"]) is str else content_chars(content)
+            len(content)
+            if type(content := message["content"]) is str
+            else _other_chars(content, others)
             for message in messages
         ]
-        if "tool" in roles:  # only then has a reply called a tool
+        has_results = "tool" in roles
+        if has_results:  # only then has a reply called a tool
             for index, role in enumerate(roles):
                 if role == ASSISTANT_ROLE and "tool_calls" in messages[index]:
                     sizes[index] += call_chars(messages[index]["tool_calls"])
     except (KeyError, TypeError, IndexError):  # a message without content, or not a mapping
         roles, sizes = _any_shape(messages)
+        others, has_results = list(messages), "tool" in roles
     tools = body.get("tools") or body.get("functions")
-    return _divide(roles, sizes, tool_chars(tools) if tools else 0)
+    text = _divide(roles, sizes, tool_chars(tools) if tools else 0)
+    text.others, text.has_results = others, has_results
+    return text
+
+
+def _other_chars(content: Any, others: list[Any]) -> int:
+    """Count a content that is not a plain string, and keep it in ``others``."""
+    others.append(content)
+    return content_chars(content)
 
 
 def _any_shape(messages: Sequence[Any]) -> tuple[list[Any], list[int]]:
@@ -49,7 +62,7 @@ def _any_shape(messages: Sequence[Any]) -> tuple[list[Any], list[int]]:
     ]
 
 
-def _divide(roles: list[Any], sizes: list[int], tools: int) -> CallText:
+def _divide(roles: list[Any], sizes: list[int], tools: int) -> CountedText:
     """Divide the messages into prefix, history and user part."""
     start = 0
     for role in roles:

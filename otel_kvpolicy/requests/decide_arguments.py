@@ -1,4 +1,4 @@
-"""Turns a request body into the arguments of ``KVCacheLayeringPolicy.decide``, for its subclasses."""
+"""Turns a request body into arguments of ``KVCacheLayeringPolicy.decide``, for subclasses."""
 
 from __future__ import annotations
 

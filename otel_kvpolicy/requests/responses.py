@@ -49,5 +49,5 @@ def _field(item: Any, name: str) -> Any:
 
 
 def _item_chars(item: Any, kind: Any) -> int:
-    """Count an easy message (``role`` and ``content``, no type) or a typed item with text fields."""
+    """Count an untyped message (``role`` and ``content``) or a typed item with text fields."""
     return content_chars(_field(item, "content")) if kind is None else content_chars(item)

@@ -368,7 +368,7 @@ def vllm_app(engine: Engine, requests: deque[RecordedRequest]) -> Starlette:
 
 
 def lmcache_app(engine: Engine) -> Starlette:
-    """Return the HTTP side of LMCache's multi-process server, which has a port of its own."""
+    """Return the HTTP side of LMCache's multi-process server, which has its own port."""
     page = LMCachePage(engine)
 
     async def metrics(request: Request) -> Response:

@@ -1,4 +1,6 @@
-"""The decision log: one line of JSON for each decided call, linked to its trace and span, without content.
+"""The decision log: one line of JSON for each decided call, with its trace and span ids.
+
+It holds no content of prompts or answers.
 
 A writer thread appends the lines with ``O_APPEND``, each batch in one ``write``, one process at a
 time, so that several processes can share a file. A crash loses at most what the thread had not

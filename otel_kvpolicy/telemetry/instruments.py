@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter
@@ -14,11 +14,14 @@ from ..record import CallRecord
 from ..requests import Answer
 from . import names
 
+if TYPE_CHECKING:
+    from opentelemetry.metrics import _Gauge as Gauge  # the API has no public name for it
+
 MAX_CALLERS: Final = 1000
-"""Distinct (model, server, agent) on metric points. Further ones are counted as ``_OTHER``."""
+"""Distinct (model, server, agent) on metric points. Further ones count as ``_OTHER``."""
 
 MAX_REASONS: Final = 32
-"""Distinct reason codes of custom rules on metric points. Further ones are counted as ``_OTHER``."""
+"""Distinct reason codes of custom rules on metric points. Further ones count as ``_OTHER``."""
 
 _MAX_LABEL: Final = 200  # characters; model names are shorter
 
@@ -37,6 +40,7 @@ class Instruments:
         self._score = _histogram(meter, names.SCORE_METRIC)
         self._duration = _histogram(meter, names.DECISION_DURATION)
         self._errors = _counter(meter, names.ERRORS)
+        self._chars_per_token = _gauge(meter, names.CHARS_PER_TOKEN_RATIO)
         self._callers = _Callers(MAX_CALLERS)
         self._reasons = _Reasons(MAX_REASONS)
 
@@ -105,6 +109,24 @@ class Instruments:
                     context,
                 )
 
+    def calibrated(self, record: CallRecord, script: str, ratio: float) -> None:
+        """Record the characters per token that were learned for the model of a call.
+
+        Args:
+            record: the decided call.
+            script: kind of text in its prompt.
+            ratio: characters per token.
+        """
+        caller = self._callers.attributes(record)
+        self._chars_per_token.set(
+            ratio,
+            {
+                names.REQUEST_MODEL: caller[names.REQUEST_MODEL],
+                names.SERVER_ADDRESS: caller[names.SERVER_ADDRESS],
+                names.SCRIPT: script,
+            },
+        )
+
     def failed(self, seam: str, error: Exception) -> None:
         """Count an internal error."""
         self._errors.add(1, {names.SEAM: seam, names.ERROR_TYPE: type(error).__name__})
@@ -170,6 +192,10 @@ def _labels(model: str, address: str, agent: str | None) -> dict[str, Any]:
 
 def _counter(meter: Meter, metric: names.Metric) -> Counter:
     return meter.create_counter(metric.name, unit=metric.unit, description=metric.meaning)
+
+
+def _gauge(meter: Meter, metric: names.Metric) -> Gauge:
+    return meter.create_gauge(metric.name, unit=metric.unit, description=metric.meaning)
 
 
 def _histogram(meter: Meter, metric: names.Metric) -> Histogram:

@@ -14,7 +14,7 @@ from .. import policy
 from ..record import OUTCOMES
 
 AttributeType = Literal["string", "string[]", "int", "double", "boolean"]
-InstrumentKind = Literal["counter", "histogram"]
+InstrumentKind = Literal["counter", "histogram", "gauge"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ SKIP_SAVE: Final = _attribute(
 CACHE_WORTHY: Final = _attribute(
     "kvpolicy.cache_worthy",
     "boolean",
-    "what the rule says about the call, even if the caller decided otherwise",
+    "what the rule decided for the call, even if the caller decided otherwise",
 )
 SCORE: Final = _attribute(
     "kvpolicy.score",
@@ -139,7 +139,8 @@ _registered += [
     Attribute(f"{NAMESPACE}{each.name}", each.type, each.meaning, each.always)
     for each in policy.RULE_ATTRIBUTES
 ]
-CHARS_PER_TOKEN: Final = f"{NAMESPACE}chars_per_token"
+CHARS_PER_TOKEN: Final = f"{NAMESPACE}{policy.thresholds.CHARS_PER_TOKEN}"
+SCRIPT: Final = f"{NAMESPACE}{policy.thresholds.SCRIPT}"
 SHADOW_DECISION: Final = _attribute(
     "kvpolicy.shadow.decision",
     "string",
@@ -167,8 +168,8 @@ CACHED_VLLM_TOKENS: Final = _attribute(
 CACHED_LMCACHE_TOKENS: Final = _attribute(
     "kvpolicy.cached.lmcache_tokens",
     "int",
-    "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had, including those that "
-    "vLLM had too",
+    "with KV_CACHE_CACHED_TOKEN_STATS: leading prompt tokens that LMCache had, including those "
+    "that vLLM had too",
     always=False,
 )
 AGENT_CALLS: Final = _attribute(
@@ -259,7 +260,8 @@ CACHED_TOKENS: Final = Metric(
     "counter",
     "{token}",
     "kvpolicy_cached_tokens_total",
-    "Prompt tokens that came from a cache, as the server reports them (usage.prompt_tokens_details.cached_tokens).",
+    "Prompt tokens that came from a cache, as the server reports them "
+    "(usage.prompt_tokens_details.cached_tokens).",
     (*_CALL, CACHE_SOURCE),
 )
 SCORE_METRIC: Final = Metric(
@@ -288,5 +290,21 @@ ERRORS: Final = Metric(
     "Internal errors of this package. The calls they happened in went out without the hint.",
     (SEAM, ERROR_TYPE),
 )
+CHARS_PER_TOKEN_RATIO: Final = Metric(
+    "kvpolicy.chars_per_token.ratio",
+    "gauge",
+    "1",
+    "kvpolicy_chars_per_token_ratio",
+    "With KV_CACHE_CHARS_PER_TOKEN=auto: characters per token that were learned.",
+    (REQUEST_MODEL, SERVER_ADDRESS, SCRIPT),
+)
 
-METRICS: Final = (DECISIONS, PROMPT_TOKENS, CACHED_TOKENS, SCORE_METRIC, DECISION_DURATION, ERRORS)
+METRICS: Final = (
+    DECISIONS,
+    PROMPT_TOKENS,
+    CACHED_TOKENS,
+    SCORE_METRIC,
+    DECISION_DURATION,
+    ERRORS,
+    CHARS_PER_TOKEN_RATIO,
+)

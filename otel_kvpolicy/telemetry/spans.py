@@ -1,4 +1,4 @@
-"""Records decisions on spans: on the current chat span, or on a new one that follows the GenAI conventions."""
+"""Records decisions on the current chat span, or on a new one that follows GenAI conventions."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def _is_chat(span: Span) -> bool:
     )
 
 
+def conversation_id(span: Span) -> str | None:
+    """Return the conversation id that another instrumentation recorded on a span, if any."""
+    attributes = getattr(span, "attributes", None) or {}
+    value = attributes.get(names.CONVERSATION_ID)
+    return value if isinstance(value, str) else None
+
+
 def is_agent_span(span: Span) -> bool:
     """Return True if ``span`` is a recording span of an agent run.
 
@@ -62,7 +69,8 @@ def start_chat_span(tracer: Tracer, body: Mapping[Any, Any], record: CallRecord)
     """Start ``chat {model}`` with the request and the decision, so that a sampler can use them."""
     attributes: dict[str, Any] = {
         names.OPERATION_NAME: "chat",
-        names.PROVIDER_NAME: "openai",  # the conventions ask for the API's provider if the real one is unknown
+        # The conventions ask for the provider of the API if the real one is unknown.
+        names.PROVIDER_NAME: "openai",
         names.REQUEST_MODEL: record.model,
         names.SERVER_ADDRESS: record.address,
         names.SERVER_PORT: record.port,
@@ -167,7 +175,10 @@ def record_answer(span: Span, answer: Answer, *, ours: bool) -> None:
 
 
 def record_failure(span: Span, error: BaseException) -> None:
-    """Mark a span of this package as failed, by the type of the error: its message may quote the prompt."""
+    """Mark a span of this package as failed.
+
+    Only the type of the error is recorded, because its message may quote the prompt.
+    """
     kind = type(error)
     span.set_attribute(
         names.ERROR_TYPE,

@@ -1,4 +1,4 @@
-"""A background thread for work that must not run where it comes up."""
+"""A background thread for work that must not run in the thread that requests it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Worker(Generic[T]):
             self._take(self._queue.get())
 
     def _take(self, first: T | threading.Event) -> None:
-        """Process a batch. Its items are local, so they are not kept alive until the next one."""
+        """Process a batch. The items are local variables, so they are released when it is done."""
         batch = [first]
         while len(batch) < _MAX_BATCH and not self._queue.empty():
             batch.append(self._queue.get())

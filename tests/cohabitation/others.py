@@ -1,4 +1,4 @@
-"""The other instrumentations: what each needs installed, how it is switched on and off, and through what it is called."""
+"""The other instrumentations: what each one needs, and how to switch it on and off."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Off = Callable[[], object]
 
 @dataclass(frozen=True)
 class Other:
-    """An instrumentation that runs in the same process as ours.
+    """An instrumentation that runs in the same process as this package's.
 
     Attributes:
-        title: as the table names it.
-        modules: what must be importable for it.
-        on: switches it on and returns what switches it off again.
+        title: its name in the table.
+        modules: modules that must be importable.
+        on: switches it on and returns a function that switches it off again.
         over: the library it instruments: ``openai`` or ``pydantic_ai``.
-        provide: makes the process' tracer provider, with a span processor of the test's.
-        stays: true where its own ``uninstrument`` leaves it in place, with us or without.
+        provide: sets the process's tracer provider and adds the test's span processor.
+        stays: its own ``uninstrument`` leaves it in place, with or without this package.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Other:
 
     @property
     def missing(self) -> list[str]:
-        """What of it is not installed."""
+        """The modules that are not installed."""
         return [name for name in self.modules if not _installed(name)]
 
 
@@ -140,7 +140,7 @@ OTHERS = {
         _traceloop,
         "openai",
         _plain_provider,
-        stays=True,  # its first unwrap fails on openai 3 and ends the rest
+        stays=True,  # with openai 3 its first unwrap fails, so that it unwraps nothing
     ),
     "logfire": Other(
         "Logfire, `instrument_openai()`", ("logfire",), _logfire_openai, "openai", _logfire_provider

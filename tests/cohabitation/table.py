@@ -1,4 +1,7 @@
-"""Measures every pair of instrumentations and writes the table in docs/cohabitation.md: ``python -m tests.cohabitation.table``."""
+"""Measure every pair of instrumentations and write the table in docs/cohabitation.md.
+
+Run it with ``python -m tests.cohabitation.table``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ ORDERS = ("before", "after")
 OURS = "otel_kvpolicy"
 
 _HEAD = (
-    "| other instrumentation | calls | chat spans | the decision stands on | decisions a call | `traceparent` sent |\n"
+    "| other instrumentation | calls | chat spans | the decision stands on | decisions a call "
+    "| `traceparent` sent |\n"
     "| --- | --- | --- | --- | --- | --- |"
 )
 _PLACE = re.compile(r"(<!-- table -->\n).*?(\n<!-- /table -->)", re.DOTALL)
@@ -28,7 +32,12 @@ Phases = dict[str, dict[str, dict[str, Any]]]
 
 @cache
 def measure(other: str, order: str) -> Phases:
-    """What happens in a process where ``other`` is switched on before or after ours: phase -> call -> what was seen."""
+    """Run a process with both instrumentations and return what it saw: phase, call, observation.
+
+    Args:
+        other: key of the other instrumentation.
+        order: ``before`` or ``after``: when the other one is switched on, relative to ours.
+    """
     command = [sys.executable, "-m", "tests.cohabitation.worker", other, order]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -39,7 +48,7 @@ def measure(other: str, order: str) -> Phases:
 
 
 def chat_spans(call: dict[str, Any]) -> list[dict[str, Any]]:
-    """The spans of one call without those of the HTTP client and of agents."""
+    """Return the spans of a call, without those of the HTTP client and of agents."""
     return [
         span
         for span in call["spans"]
@@ -48,7 +57,7 @@ def chat_spans(call: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def rows(other: str) -> list[str]:
-    """The table's rows for ``other``; calls with the same outcome share one."""
+    """Return the table's rows for ``other``; calls with the same outcome share a row."""
     phase = measure(other, "before")["both"]
     outcomes: dict[tuple[str, str, int, str], list[str]] = {}
     for name, call in phase.items():
@@ -58,13 +67,14 @@ def rows(other: str) -> list[str]:
         joined = "yes" if all(call["traceparents"]) else "no"
         outcomes.setdefault((names, decided, call["decisions"], joined), []).append(name)
     return [
-        f"| {OTHERS[other].title} | {_summary(calls, list(phase))} | {names} | {decided} | {decisions} | {joined} |"
+        f"| {OTHERS[other].title} | {_summary(calls, list(phase))} | {names} | {decided} "
+        f"| {decisions} | {joined} |"
         for (names, decided, decisions, joined), calls in outcomes.items()
     ]
 
 
 def _summary(calls: list[str], every: list[str]) -> str:
-    """``chat sync, chat async, …`` in fewer words."""
+    """Shorten ``chat sync, chat async, …``."""
     if calls == every:
         return "all"
     words = []
@@ -73,13 +83,13 @@ def _summary(calls: list[str], every: list[str]) -> str:
             {name for name in names if name.startswith(kind)} for names in (calls, every)
         )
         streamed = {name for name in whole if name.endswith("stream")}
-        known = {
+        names = {
             frozenset(whole): kind,
             frozenset(streamed): f"{kind}, streamed",
             frozenset(whole - streamed): f"{kind}, not streamed",
         }
         if some:
-            words.append(known.get(frozenset(some), ", ".join(sorted(some))))
+            words.append(names.get(frozenset(some), ", ".join(sorted(some))))
     return "; ".join(words)
 
 
@@ -88,14 +98,14 @@ def _whose(span: dict[str, Any]) -> str:
 
 
 def table() -> str:
-    """The whole table."""
+    """Return the whole table."""
     return "\n".join([_HEAD, *(row for other in OTHERS for row in rows(other))])
 
 
 def printed(page: Path = PAGE) -> str:
-    """The table as the page has it."""
+    """Return the table that the page holds."""
     match = _PLACE.search(page.read_text(encoding="utf-8"))
-    assert match, f"{page} has no place for the table"
+    assert match, f"{page} has no markers for the table"
     return match[0].removeprefix(match[1]).removesuffix(match[2])
 
 

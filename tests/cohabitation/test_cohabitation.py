@@ -1,6 +1,11 @@
-"""Ours beside each other instrumentation, switched on in either order and off again: one decision, where it belongs, nobody harmed."""
+"""This package beside each other instrumentation, switched on in either order and off again.
+
+Every call is decided once, the decision is on the right span, and the other one keeps working.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -10,6 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from otel_kvpolicy import KVPolicyInstrumentor
 from otel_kvpolicy.standin import StandIn
+from tests import needs
 from tests.conftest import Telemetry
 
 from . import table
@@ -24,9 +30,9 @@ PAIRS = [
 
 
 def _needs(other: str) -> None:
-    missing = OTHERS[other].missing
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    absent = OTHERS[other].missing
+    if absent:
+        needs.missing(", ".join(absent), "make matrix ARGS='-s cohabitation'", optional=True)
 
 
 @pytest.fixture
@@ -35,11 +41,11 @@ def phases(other: str, order: str) -> Phases:
     return measure(other, order)
 
 
-def _scopes(phase: dict) -> dict[str, set[str]]:
+def _scopes(phase: dict[str, Any]) -> dict[str, set[str]]:
     return {name: {span["scope"] for span in chat_spans(call)} for name, call in phase.items()}
 
 
-def _carriers(phase: dict) -> dict[str, list[tuple[str, str]]]:
+def _carriers(phase: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     return {
         name: [(span["scope"], span["name"]) for span in call["spans"] if span["decision"]]
         for name, call in phase.items()
@@ -53,14 +59,14 @@ def test_every_call_is_decided_once_on_one_chat_span(other: str, phases: Phases)
         assert call["decisions"] == 1, name
         [decided] = [span for span in chat_spans(call) if span["decision"]]
         assert decided["decision"] == "skip"
-        # a span of ours beside theirs only where theirs is opened once the answer is there
+        # This package opens its own span only if the other one opens its span after the answer.
         assert (decided["scope"] == OURS) is (
             other == "traceloop" and name.startswith("responses")
         ), name
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
-def test_cached_tokens_stand_beside_the_decision(other: str, phases: Phases) -> None:
+def test_cached_tokens_are_on_the_span_with_the_decision(other: str, phases: Phases) -> None:
     for name, call in phases["both"].items():
         [decided] = [span for span in call["spans"] if span["decision"]]
         if other == "logfire" and name.endswith("stream"):
@@ -70,7 +76,7 @@ def test_cached_tokens_stand_beside_the_decision(other: str, phases: Phases) -> 
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
-def test_uninstalling_ours_leaves_theirs_working(phases: Phases) -> None:
+def test_the_other_keeps_working_after_ours_is_uninstalled(phases: Phases) -> None:
     for name, call in phases["ours off"].items():
         assert call["hints"] == [False], name
         assert call["decisions"] == 0, name
@@ -81,13 +87,13 @@ def test_uninstalling_ours_leaves_theirs_working(phases: Phases) -> None:
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
-def test_ours_comes_back(phases: Phases) -> None:
+def test_ours_works_again_after_a_second_install(phases: Phases) -> None:
     assert _carriers(phases["ours on again"]) == _carriers(phases["both"])
     assert all(call["decisions"] == 1 for call in phases["ours on again"].values())
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
-def test_uninstalling_theirs_leaves_ours_working(other: str, phases: Phases) -> None:
+def test_ours_keeps_working_after_the_other_is_uninstalled(other: str, phases: Phases) -> None:
     for name, call in phases["theirs off"].items():
         assert call["hints"] == [True], name
         assert call["decisions"] == 1, name
@@ -100,7 +106,7 @@ def test_uninstalling_theirs_leaves_ours_working(other: str, phases: Phases) -> 
 
 
 @pytest.mark.parametrize(("other", "order"), PAIRS)
-def test_nothing_of_ours_is_left_once_both_are_off(phases: Phases) -> None:
+def test_no_hint_and_no_span_after_both_are_uninstalled(phases: Phases) -> None:
     for name, call in phases["both off"].items():
         assert call["hints"] == [False], name
         assert call["decisions"] == 0, name
@@ -109,7 +115,7 @@ def test_nothing_of_ours_is_left_once_both_are_off(phases: Phases) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
-def test_the_order_makes_no_difference(other: str) -> None:
+def test_the_order_of_installation_makes_no_difference(other: str) -> None:
     _needs(other)
     before, after = (measure(other, order)["both"] for order in table.ORDERS)
     assert _carriers(before) == _carriers(after)
@@ -117,17 +123,17 @@ def test_the_order_makes_no_difference(other: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_in_the_docs_is_what_was_measured() -> None:
+def test_the_table_in_the_docs_matches_the_measurement() -> None:
     for other in OTHERS:
         _needs(other)
     assert table.printed() == table.table(), "run: python -m tests.cohabitation.table"
 
 
 @pytest.mark.parametrize("of", ["client", "class"])
-def test_a_function_that_another_took_before_us_is_decided(
+def test_a_call_is_decided_through_a_function_captured_before_instrumenting(
     of: str, server: StandIn, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Logfire does on a client, and OpenInference on the class, also when it is uninstalled."""
+    """Logfire restores such a function on a client; OpenInference restores one on the class."""
     with OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
         holder = client if of == "client" else OpenAI
         taken = holder.request
@@ -148,7 +154,7 @@ def test_a_function_that_another_took_before_us_is_decided(
 
 
 @pytest.mark.parametrize("sampler", [ALWAYS_ON, ALWAYS_OFF], ids=["sampled", "not-sampled"])
-def test_below_a_chat_span_that_suppresses_instrumentation_sampling_does_not_decide(
+def test_calls_are_decided_when_instrumentation_is_suppressed_sampled_or_not(
     sampler: Sampler, server: StandIn, instrumented: Telemetry
 ) -> None:
     tracer = TracerProvider(sampler=sampler).get_tracer("theirs")

@@ -1,6 +1,7 @@
-"""Runs in a process of its own: ours and another instrumentation, in a given order, then each switched off again. Prints JSON.
+"""Turn this instrumentation and another one on and off, and print what was recorded as JSON.
 
-``python -m tests.cohabitation.worker OTHER before|after`` says whether the other is switched on before ours or after.
+Run it with ``python -m tests.cohabitation.worker OTHER before|after``, which says whether the other
+one is switched on before or after this one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from openai import AsyncOpenAI, OpenAI
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -33,7 +34,7 @@ Call = Callable[[], object]
 
 
 def _openai_calls(base_url: str, loop: asyncio.AbstractEventLoop) -> dict[str, Call]:
-    """The calls, on clients made before anything is instrumented."""
+    """Return the calls; their clients are created before anything is instrumented."""
     client = OpenAI(base_url=base_url, api_key="key", max_retries=0)
     async_client = AsyncOpenAI(base_url=base_url, api_key="key", max_retries=0)
 
@@ -48,9 +49,8 @@ def _openai_calls(base_url: str, loop: asyncio.AbstractEventLoop) -> dict[str, C
     return calls
 
 
-def _create(
-    client: Any, kind: str
-) -> Any:  # looked up for each call, as an application does, so that wrappers on it are met
+def _create(client: Any, kind: str) -> Any:
+    # Looked up for each call, as applications do, so that the call goes through all wrappers.
     return client.chat.completions.create if kind == "chat" else client.responses.create
 
 
@@ -98,7 +98,7 @@ def _pydantic_ai_calls(base_url: str, loop: asyncio.AbstractEventLoop) -> dict[s
 
 
 class Process:
-    """What is called and what is recorded in this process."""
+    """The calls that this process makes and the telemetry that it records."""
 
     def __init__(self, other: str, server: StandIn) -> None:
         self.exporter = InMemorySpanExporter()
@@ -113,7 +113,7 @@ class Process:
         self.calls = calls(server.base_url, loop)
 
     def observe(self) -> dict[str, Any]:
-        """Makes every call once and tells of each what was sent and recorded."""
+        """Make every call once and return what each one sent and recorded."""
         return {name: self._one(call) for name, call in self.calls.items()}
 
     def _one(self, call: Call) -> dict[str, Any]:
@@ -141,16 +141,18 @@ class Process:
     def _decisions(self) -> int:
         data = self.reader.get_metrics_data()
         return sum(
-            point.value  # type: ignore[union-attr]
+            int(point.value)
             for resource in (data.resource_metrics if data else ())
             for scope in resource.scope_metrics
             for metric in scope.metrics
             if metric.name == "kvpolicy.decisions"
             for point in metric.data.data_points
+            if isinstance(point, NumberDataPoint)
         )
 
 
 def main(other: str, order: str) -> None:
+    """Observe all calls in each phase and print the observations."""
     ours = KVPolicyInstrumentor()
     with StandIn() as server:
         process = Process(other, server)

@@ -1,4 +1,7 @@
-"""An OTLP/HTTP receiver for tests, and a bridge from what it got to Prometheus' remote write, with the names Prometheus 3 would give."""
+"""An OTLP/HTTP receiver for tests, and a converter to Prometheus' remote write.
+
+Names are those that Prometheus 3 would give.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Sink:
-    """Takes what is exported; refuses it while ``failing``."""
+    """Receives exports, and answers 503 while ``failing`` is true."""
 
     def __init__(self) -> None:
         self.metrics: list[ExportMetricsServiceRequest] = []
@@ -76,7 +79,7 @@ class Sink:
         return 200
 
     def total(self, name: str) -> float:
-        """Newest sum over a counter's points, of all its series."""
+        """Return the newest value of a counter, summed over its series."""
         newest: dict[Labels, float] = {}
         for metric, resource in self._metrics():
             if metric.name == name:
@@ -94,7 +97,7 @@ class Sink:
                         yield metric, resource.resource.attributes
 
     def samples(self) -> Iterator[tuple[Labels, float, int, list[Any]]]:
-        """All points as Prometheus stores them: labels, value, milliseconds, exemplars."""
+        """Yield all points as Prometheus stores them: labels, value, milliseconds, exemplars."""
         for metric, resource in self._metrics():
             of = dict(_pairs(resource))
             target = {"job": of["service_name"], "instance": of.get("service_instance_id", "")}
@@ -110,6 +113,11 @@ class Sink:
                         _ms(point),
                         list(point.exemplars),
                     )
+            elif kind == "gauge":
+                name = translated(metric.name, metric.unit, "gauge")
+                for point in metric.gauge.data_points:
+                    value = point.as_int or point.as_double
+                    yield _labels(name, target, point.attributes), value, _ms(point), []
             elif kind == "histogram":
                 name = translated(metric.name, metric.unit, "histogram")
                 for histogram in metric.histogram.data_points:
@@ -166,9 +174,9 @@ def _labels(name: str, target: dict[str, str], attributes: Iterable[KeyValue]) -
     return tuple(sorted({"__name__": name, **target, **dict(_pairs(attributes))}.items()))
 
 
-# --- Prometheus' remote write, version 1: a protobuf message in a Snappy block ------------------------------------------------------
+# --- Prometheus' remote write, version 1: a protobuf message in a Snappy block --------------------
 def write_request(samples: Iterable[tuple[Labels, float, int, list[Any]]]) -> bytes:
-    """The message ``prometheus.WriteRequest``."""
+    """Return the message ``prometheus.WriteRequest``."""
     series: dict[Labels, list[tuple[float, int, list[Any]]]] = {}
     for labels, value, moment, exemplars in samples:
         series.setdefault(labels, []).append((value, moment, exemplars))
@@ -222,7 +230,7 @@ def _number(number: int, value: int) -> bytes:
 
 
 def snappy(content: bytes) -> bytes:
-    """A Snappy block of literals: valid, and as long as its content."""
+    """Return a Snappy block of literals, which is valid but does not compress."""
     parts = [_varint(len(content))]
     for start in range(0, len(content), 65536):
         piece = content[start : start + 65536]

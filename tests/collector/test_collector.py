@@ -1,4 +1,4 @@
-"""The configurations in a real Collector, where one is on the PATH: otelcol-kvpolicy (of builder.yaml) or otelcol-contrib."""
+"""The configurations in a real Collector on the PATH: otelcol-kvpolicy or otelcol-contrib."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from otel_kvpolicy import series as servers
 from otel_kvpolicy.telemetry import names
 
 from ..dashboards.live import free_port, until
+from ..real_telemetry.servers import program
 from .otlp import Sink
 
 pytestmark = pytest.mark.live
@@ -32,10 +33,13 @@ SECRET = "my password is hunter2"
 
 @pytest.fixture
 def otelcol() -> str:
+    """The Collector that `make real-telemetry` builds, or else one on the PATH."""
+    if os.environ.get("KVPOLICY_REAL_TELEMETRY"):
+        return program("otelcol-kvpolicy")
     for name in ("otelcol-kvpolicy", "otelcol-contrib", "otelcol"):
         if found := shutil.which(name):
             return found
-    pytest.skip("no Collector on the PATH: build one with collector/builder.yaml")
+    pytest.skip("no Collector: make real-telemetry builds one")
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -48,7 +52,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("config", ["app", "gb10", "gateway"])
-def test_validate(otelcol: str, config: str, tmp_path: Path) -> None:
+def test_the_collector_accepts_the_configuration(otelcol: str, config: str, tmp_path: Path) -> None:
     command = [otelcol, "validate", f"--config={FOLDER / f'{config}.yaml'}"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=60, env=environment(tmp_path)
@@ -65,7 +69,10 @@ def sink() -> Iterator[Sink]:
 
 @pytest.fixture
 def endpoint(otelcol: str, sink: Sink, tmp_path: Path) -> Iterator[str]:
-    """app.yaml at work, on free ports and in a hurry, sending traces over HTTP to a sink that stands for Tempo and Prometheus."""
+    """Run app.yaml on free ports and with short waits.
+
+    It exports over HTTP to a sink in place of Tempo and Prometheus.
+    """
     http = free_port()
     override = {
         "receivers": {
@@ -122,7 +129,7 @@ def endpoint(otelcol: str, sink: Sink, tmp_path: Path) -> Iterator[str]:
 def send(
     endpoint: str, *, skip: int = 0, rejected: int = 0, failed: int = 0, rest: int = 0
 ) -> None:
-    """One trace each."""
+    """Send one trace for each call."""
     provider = TracerProvider(
         resource=Resource({"service.name": "app", "service.instance.id": "one"})
     )
@@ -161,7 +168,7 @@ def kept(sink: Sink, **wanted: str) -> int:
     )
 
 
-def test_end_to_end(endpoint: str, sink: Sink) -> None:
+def test_important_calls_are_kept_and_all_calls_are_counted(endpoint: str, sink: Sink) -> None:
     send(endpoint, skip=30, rejected=20, failed=10, rest=REST)
     until(lambda: kept(sink, kvpolicy__decision="skip") == 30, "every skipped call is kept")
     until(
@@ -194,7 +201,7 @@ def test_end_to_end(endpoint: str, sink: Sink) -> None:
     )
 
 
-def test_nothing_is_lost_while_the_backend_is_down(endpoint: str, sink: Sink) -> None:
+def test_skipped_calls_survive_an_outage_of_the_backend(endpoint: str, sink: Sink) -> None:
     sink.failing = True
     send(endpoint, skip=50)
     until(lambda: sink.refused >= 3, "exports are refused and tried again")

@@ -1,4 +1,4 @@
-"""The Collector's configurations, the builder's manifest and the compose file agree with each other, with the names, and with the docs."""
+"""The Collector's configurations, builder manifest and compose file are consistent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 EVERY = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 KINDS = ("receivers", "processors", "exporters", "connectors", "extensions")
 
-# Module of each component type, by the components' own metadata: the type is not always the module's name.
+# Module of each component type, from the metadata of the component. Names of both can differ.
 MODULES = {
     ("receivers", "otlp"): "go.opentelemetry.io/collector/receiver/otlpreceiver",
     (
@@ -135,7 +135,7 @@ def walk(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...
 
 
 @EVERY
-def test_pipelines_name_what_is_declared_and_nothing_lies_idle(config: dict[str, Any]) -> None:
+def test_pipelines_use_every_declared_component_and_no_other(config: dict[str, Any]) -> None:
     assert used(config) == declared(config)
 
 
@@ -144,20 +144,20 @@ def test_connectors_join_pipelines(config: dict[str, Any]) -> None:
     pipelines = config["service"]["pipelines"].values()
     for name in config.get("connectors", {}):
         assert any(name in pipeline["exporters"] for pipeline in pipelines), (
-            f"nothing goes into {name}"
+            f"no pipeline exports to {name}"
         )
         assert any(name in pipeline["receivers"] for pipeline in pipelines), (
-            f"nothing comes out of {name}"
+            f"no pipeline receives from {name}"
         )
 
 
 @EVERY
-def test_nothing_deprecated(config: dict[str, Any]) -> None:
+def test_no_deprecated_component_or_field_is_used(config: dict[str, Any]) -> None:
     assert not {(kind, kind_of(name)) for kind, name in declared(config)} & DEPRECATED
     assert not {path[-1] for path, _ in walk(config) if path} & DEPRECATED_FIELDS
 
 
-def test_builder_holds_what_is_used_and_nothing_else() -> None:
+def test_the_builder_has_the_used_components_and_no_other() -> None:
     wanted = {
         (kind, MODULES[kind, kind_of(name)])
         for config in CONFIGS.values()
@@ -167,11 +167,13 @@ def test_builder_holds_what_is_used_and_nothing_else() -> None:
     assert held == wanted
 
 
-def test_builder_pins_one_version() -> None:
+def test_the_builder_pins_one_version() -> None:
     versions = {entry["gomod"].split(" ")[1] for kind in KINDS for entry in BUILDER[kind]}
     (version,) = versions
     text = "".join((FOLDER / f"{name}.yaml").read_text() for name in (*CONFIGS, "builder"))
-    assert set(re.findall(r"v0\.\d+\.\d+", text)) == {version}
+    tested = re.findall(r"Tested with (v0\.\d+\.\d+)", text)
+    assert len(tested) >= len(CONFIGS)
+    assert set(tested) == {version}
     providers = {entry["gomod"].split(" ")[1] for entry in BUILDER["providers"]}
     # Stable modules are released along with the others: v1.65.0 with v0.159.0.
     assert providers == {f"v1.{int(version.split('.')[1]) - 94}.0"}
@@ -182,14 +184,14 @@ def test_builder_pins_one_version() -> None:
 
 
 @EVERY
-def test_memory_is_limited_first(config: dict[str, Any]) -> None:
+def test_the_memory_limiter_comes_first(config: dict[str, Any]) -> None:
     for name, pipeline in config["service"]["pipelines"].items():
         if not set(pipeline["receivers"]) & {"forward/decided", "forward/sampled"}:
             assert pipeline["processors"][0] == "memory_limiter", name
 
 
 @EVERY
-def test_exporters_keep_what_they_cannot_send(config: dict[str, Any]) -> None:
+def test_exporters_queue_on_disk_and_retry_without_end(config: dict[str, Any]) -> None:
     for name, exporter in config["exporters"].items():
         if kind_of(name) == "load_balancing":
             continue
@@ -214,13 +216,13 @@ def test_nothing_listens_beyond_loopback_by_default(config: dict[str, Any]) -> N
 
 
 @EVERY
-def test_no_secret_is_written_down(config: dict[str, Any]) -> None:
+def test_no_secret_is_in_the_files(config: dict[str, Any]) -> None:
     for path, value in walk(config):
         if path and re.search(r"password|token|secret", path[-1], re.IGNORECASE):
             assert str(value).startswith("${env:")
 
 
-def test_span_metrics_are_what_the_dashboards_ask_for() -> None:
+def test_span_metrics_have_the_labels_that_the_dashboards_query() -> None:
     connector = CONFIGS["app"]["connectors"]["span_metrics"]
     assert (
         tuple(dimension["name"] for dimension in connector["dimensions"]) == servers.SPAN_DIMENSIONS
@@ -228,7 +230,7 @@ def test_span_metrics_are_what_the_dashboards_ask_for() -> None:
     assert connector["histogram"]["unit"] == "s"
     assert "namespace" not in connector, "the dashboards use the default, traces.span.metrics"
     assert connector["exemplars"]["enabled"]
-    assert connector["add_resource_attributes"], "job is made of the resource"
+    assert connector["add_resource_attributes"], "job comes from the resource"
 
 
 def test_all_calls_are_counted_before_any_is_dropped() -> None:
@@ -242,7 +244,7 @@ def test_all_calls_are_counted_before_any_is_dropped() -> None:
     assert samplers == ["traces/sampled"]
 
 
-def test_sampling_keeps_what_is_asked_about() -> None:
+def test_sampling_keeps_skipped_rejected_and_failed_calls() -> None:
     policies = {
         policy["name"]: policy
         for policy in CONFIGS["app"]["processors"]["tail_sampling"]["policies"]
@@ -262,7 +264,7 @@ def test_sampling_keeps_what_is_asked_about() -> None:
     assert condition == f'span.attributes["{names.DECISION}"] == nil'
 
 
-def test_redaction_leaves_the_policys_own_attributes_alone() -> None:
+def test_redaction_keeps_the_attributes_of_the_policy() -> None:
     patterns = CONFIGS["app"]["processors"]["redaction"]["blocked_key_patterns"]
     written = [attribute.name for attribute in names.ATTRIBUTES]
     written += [
@@ -284,7 +286,7 @@ def test_redaction_leaves_the_policys_own_attributes_alone() -> None:
         assert any(re.search(pattern, name) for pattern in patterns), name
 
 
-def test_the_host_is_scraped_under_its_name() -> None:
+def test_the_host_name_becomes_the_instance() -> None:
     scrapes = CONFIGS["gb10"]["receivers"]["prometheus"]["config"]["scrape_configs"]
     jobs = {scrape["job_name"]: scrape for scrape in scrapes}
     assert set(jobs) == {"vllm", "lmcache", "node", "gpu"}
@@ -293,14 +295,14 @@ def test_the_host_is_scraped_under_its_name() -> None:
     for scrape in scrapes:
         (relabel,) = scrape["relabel_configs"]
         assert relabel["target_label"] == "instance"
-        assert relabel["replacement"].endswith(":$$1"), "a single $ is the Collector's own"
+        assert relabel["replacement"].endswith(":$$1"), "the Collector expands a single $"
         (address,) = scrape["static_configs"][0]["targets"]
         port = re.search(r":-(\d+)\}$", address)[1]  # type: ignore[index]
         assert re.fullmatch(relabel["regex"], f"127.0.0.1:{port}")[1] == port  # type: ignore[index]
         assert address.startswith("127.0.0.1:")
 
 
-def test_the_fleet_is_balanced_by_trace() -> None:
+def test_spans_are_balanced_by_trace() -> None:
     balancing = CONFIGS["gateway"]["exporters"]["load_balancing"]
     assert balancing["routing_key"] == "traceID"
     assert "endpoint" not in balancing["protocol"]["otlp"]
@@ -308,7 +310,7 @@ def test_the_fleet_is_balanced_by_trace() -> None:
     assert CONFIGS["gateway"]["service"]["pipelines"]["traces"]["exporters"] == ["load_balancing"]
 
 
-# --- compose -----------------------------------------------------------------------------------------------------------------------
+# --- compose --------------------------------------------------------------------------------------
 SERVICE_KEYS = {
     "image",
     "ports",
@@ -323,7 +325,7 @@ SERVICE_KEYS = {
 
 
 @pytest.mark.parametrize("service", COMPOSE["services"].values(), ids=COMPOSE["services"])
-def test_compose_service(service: dict[str, Any]) -> None:
+def test_a_compose_service_is_pinned_and_listens_on_loopback(service: dict[str, Any]) -> None:
     assert set(service) <= SERVICE_KEYS
     assert re.fullmatch(r"[\w./-]+:[\w.-]*\d[\w.-]*", service["image"]), "a pinned tag"
     for port in service.get("ports", []):
@@ -338,23 +340,23 @@ def test_compose_service(service: dict[str, Any]) -> None:
     assert all(isinstance(value, str) for value in service["environment"].values())
 
 
-def test_compose_takes_the_password_from_outside() -> None:
+def test_compose_takes_the_password_from_the_environment() -> None:
     environment = COMPOSE["services"]["lgtm"]["environment"]
     assert environment["GF_SECURITY_ADMIN_PASSWORD"].startswith("${GRAFANA_PASSWORD:?")
     assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "false", (
-        "the image lets anyone in as admin otherwise"
+        "by default, the image logs in anyone as admin"
     )
 
 
-def test_compose_gives_the_collector_what_it_reads() -> None:
+def test_compose_sets_the_variables_that_the_collector_reads() -> None:
     read = set(re.findall(r"\$\{env:(\w+)", (FOLDER / "app.yaml").read_text()))
     given = set(COMPOSE["services"]["lgtm"]["environment"])
     assert {"OTLP_LISTEN", "QUEUE_DIR"} <= read & given
     assert not {name for name in given if not name.startswith("GF_")} - read
 
 
-def test_compose_by_docker() -> None:
-    """By the real client, where it has the plugin."""
+def test_docker_accepts_the_compose_file() -> None:
+    """Runs the real client, if it has the plugin."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if (
             shutil.which(command[0])
@@ -382,7 +384,7 @@ def test_compose_by_docker() -> None:
     ).returncode
 
 
-def test_prometheus_promotes_what_the_dashboards_may_be_asked_for() -> None:
+def test_prometheus_promotes_the_resource_attributes_that_the_dashboards_use() -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())
     assert {"service.name", "host.name"} <= set(config["otlp"]["promote_resource_attributes"])
     assert {scrape["job_name"] for scrape in config["scrape_configs"]} == {"vllm", "lmcache"}
@@ -390,7 +392,7 @@ def test_prometheus_promotes_what_the_dashboards_may_be_asked_for() -> None:
     assert f"{Path(rules).parent}:ro" in COMPOSE["services"]["lgtm"]["volumes"][2]
 
 
-def test_grafana_finds_the_dashboards_and_exemplars_lead_to_tempo() -> None:
+def test_grafana_provisions_the_dashboards_and_links_exemplars_to_tempo() -> None:
     (provider,) = yaml.safe_load((FOLDER / "provisioning" / "dashboards.yaml").read_text())[
         "providers"
     ]

@@ -1,4 +1,4 @@
-"""The load of the compose file, as the compose file runs it."""
+"""The load generator of the compose file, run as the compose file runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def test_load_sends_decisions() -> None:
+def test_the_load_sends_decisions() -> None:
     with Sink() as sink:
         ports = [f"--port={free_port()}", f"--lmcache-port={free_port()}"]
         command = [

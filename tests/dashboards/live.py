@@ -27,7 +27,7 @@ DEADLINE = 60.0
 LOOPBACK = "127.0.0.1"
 
 
-def until(condition: Callable[[], Any], what: str, *, within: float = DEADLINE) -> Any:
+def until(condition: Callable[..., Any], what: str, *, within: float = DEADLINE) -> Any:
     """Poll until a condition holds and return its value."""
     end = time.monotonic() + within
     while not (value := condition()):

@@ -1,4 +1,4 @@
-"""The decision log: what it holds, and that neither a full disk, a crash, nor other processes spoil it."""
+"""The decision log: its entries, and what a full disk, a crash, or another process does to it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ def entries(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-class Caught:
+class Errors:
+    """Collects the errors that the log reports."""
+
     def __init__(self) -> None:
-        self.errors: list[tuple[str, Exception]] = []
+        self.reported: list[tuple[str, Exception]] = []
 
     def __call__(self, seam: str, error: Exception) -> None:
-        self.errors.append((seam, error))
+        self.reported.append((seam, error))
 
 
 @pytest.fixture
@@ -58,11 +60,11 @@ def logged(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_an_entry_says_what_the_span_says(
+def test_an_entry_has_the_attributes_of_the_span(
     instrumented: Telemetry, server: StandIn, logged: Path
 ) -> None:
-    secret = "a prompt that must not be written"
-    ask(server, secret)
+    prompt = "a prompt that must not be written"
+    ask(server, prompt)
     (entry,), (span,) = entries(logged), instrumented.decided
     assert entry["trace_id"] == f"{span.context.trace_id:032x}"
     assert entry["span_id"] == f"{span.context.span_id:016x}"
@@ -73,7 +75,7 @@ def test_an_entry_says_what_the_span_says(
     }
     assert {name: on_span[name] for name in entry["attributes"]} == entry["attributes"]
     assert {name for name in on_span if name.startswith("kvpolicy.")} <= entry["attributes"].keys()
-    assert secret not in logged.read_text()
+    assert prompt not in logged.read_text()
 
 
 def test_an_entry_names_the_conversation_that_the_chat_span_names(
@@ -81,12 +83,13 @@ def test_an_entry_names_the_conversation_that_the_chat_span_names(
 ) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
     with tracer.start_as_current_span(
-        "chat", attributes={"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "talk 7"}
+        "chat",
+        attributes={"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "conversation 7"},
     ):
         ask(server)
     ask(server)
     theirs, ours = entries(logged)
-    assert theirs["attributes"]["gen_ai.conversation.id"] == "talk 7"
+    assert theirs["attributes"]["gen_ai.conversation.id"] == "conversation 7"
     assert "gen_ai.conversation.id" not in ours["attributes"]
 
 
@@ -100,7 +103,7 @@ def test_a_failed_call_is_logged_with_its_error(
     assert entry["attributes"]["kvpolicy.decision"] == "skip"
 
 
-def test_nothing_is_written_unless_asked(
+def test_nothing_is_written_without_the_setting(
     instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -109,7 +112,7 @@ def test_nothing_is_written_unless_asked(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_log_that_cannot_be_written_is_counted_and_the_call_goes_well(
+def test_a_log_that_cannot_be_written_is_counted_and_the_call_succeeds(
     instrumented: Telemetry, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_DECISION_LOG", str(tmp_path))  # a directory
@@ -120,20 +123,24 @@ def test_a_log_that_cannot_be_written_is_counted_and_the_call_goes_well(
     ]
 
 
-def test_a_log_that_is_too_slow_drops(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    caught, log = Caught(), DecisionLog(str(path))
+def test_entries_are_dropped_if_the_queue_is_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, log = Errors(), DecisionLog(str(path))
     monkeypatch.setattr(log_module, "_MAX_QUEUED", 0)
-    log.write({"n": 1}, LARGE, caught)
-    assert [(seam, type(error)) for seam, error in caught.errors] == [("decision_log", queue.Full)]
+    log.write({"n": 1}, LARGE, errors)
+    assert [(seam, type(error)) for seam, error in errors.reported] == [
+        ("decision_log", queue.Full)
+    ]
     assert not path.exists()
 
 
-def test_rotation_keeps_the_youngest(path: Path) -> None:
-    caught, log = Caught(), DecisionLog(str(path))
+def test_rotation_keeps_the_newest_entries(path: Path) -> None:
+    errors, log = Errors(), DecisionLog(str(path))
     for number in range(100):
-        log.write({"n": number}, 64, caught)
-        assert log.flush(20)  # a batch for each entry, so that the file grows by one
-    assert caught.errors == []
+        log.write({"n": number}, 64, errors)
+        assert log.flush(20)  # one batch per entry, so that the file grows by one entry
+    assert errors.reported == []
     files = [path.with_name(f"{path.name}.{number}") for number in range(BACKUPS, 0, -1)] + [path]
     assert sorted(path.parent.iterdir()) == sorted(files)
     assert all(file.stat().st_size <= 64 for file in files)
@@ -143,30 +150,30 @@ def test_rotation_keeps_the_youngest(path: Path) -> None:
 
 
 def test_an_entry_larger_than_the_limit_is_still_written(path: Path) -> None:
-    caught, log = Caught(), DecisionLog(str(path))
-    log.write({"long": "x" * 100}, 10, caught)
+    errors, log = Errors(), DecisionLog(str(path))
+    log.write({"long": "x" * 100}, 10, errors)
     assert log.flush(20)
     assert json.loads(path.read_text()) == {"long": "x" * 100}
 
 
-def test_a_torn_last_line_spoils_no_other(path: Path) -> None:
-    caught = Caught()
+def test_a_torn_last_line_does_not_damage_the_next_entry(path: Path) -> None:
+    errors = Errors()
     path.parent.mkdir()
     path.write_text('{"n": 0}\n{"n": 1, "half')
     log = DecisionLog(str(path))
-    log.write({"n": 2}, LARGE, caught)
-    log.write({"n": 3}, LARGE, caught)
+    log.write({"n": 2}, LARGE, errors)
+    log.write({"n": 3}, LARGE, errors)
     assert log.flush(20)
     lines = path.read_text().splitlines()
     assert [lines[0], *map(json.loads, lines[2:])] == ['{"n": 0}', {"n": 2}, {"n": 3}]
 
 
-def test_a_removed_file_is_made_anew(path: Path) -> None:
-    caught, log = Caught(), DecisionLog(str(path))
-    log.write({"n": 1}, LARGE, caught)
+def test_a_removed_file_is_created_again(path: Path) -> None:
+    errors, log = Errors(), DecisionLog(str(path))
+    log.write({"n": 1}, LARGE, errors)
     assert log.flush(20)
     path.unlink()
-    log.write({"n": 2}, LARGE, caught)
+    log.write({"n": 2}, LARGE, errors)
     assert log.flush(20)
     assert json.loads(path.read_text()) == {"n": 2}
 
@@ -176,10 +183,11 @@ WRITER = """
     from otel_kvpolicy.telemetry.decision_log import decision_log, flush
 
     path, name, count, max_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    def caught(seam, error):
+    def errors(seam, error):
         raise SystemExit(f"{seam}: {error!r}")
     for number in range(count):
-        decision_log(path).write({"writer": name, "n": number, "padding": "x" * 200}, max_bytes, caught)
+        entry = {"writer": name, "n": number, "padding": "x" * 200}
+        decision_log(path).write(entry, max_bytes, errors)
         if number % 10 == 0:
             flush(20)
 """
@@ -199,8 +207,8 @@ def test_processes_share_a_file(path: Path, max_bytes: int) -> None:
     count = 200
     writers = [start(WRITER, str(path), name, str(count), str(max_bytes)) for name in "abc"]
     for writer in writers:
-        _, said = writer.communicate(timeout=60)
-        assert writer.returncode == 0, said
+        _, stderr = writer.communicate(timeout=60)
+        assert writer.returncode == 0, stderr
     rotated = [path.with_name(f"{path.name}.{number}") for number in range(1, BACKUPS + 1)]
     lines = [
         json.loads(line)
@@ -217,14 +225,14 @@ def test_processes_share_a_file(path: Path, max_bytes: int) -> None:
         assert len(lines) > BACKUPS * max_bytes / 2 / 260
 
 
-def test_a_write_of_another_process_is_not_taken_for_a_torn_line(path: Path) -> None:
+def test_a_write_of_another_process_is_not_mistaken_for_a_torn_line(path: Path) -> None:
     script = WRITER.replace("* 200", "* 700").replace("% 10", "% 60")
     writers = [start(script, str(path), name, "15000", str(LARGE)) for name in "abc"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     assert path.read_text().count("\n") == 45_000
 
 
-def test_what_is_queued_at_exit_is_written(path: Path) -> None:
+def test_queued_entries_are_written_at_exit(path: Path) -> None:
     script = """
         import sys
         from otel_kvpolicy.telemetry.decision_log import decision_log
@@ -232,13 +240,13 @@ def test_what_is_queued_at_exit_is_written(path: Path) -> None:
             decision_log(sys.argv[1]).write({"n": number}, 1 << 40, lambda seam, error: sys.exit(1))
     """
     writer = start(script, str(path))
-    _, said = writer.communicate(timeout=60)
-    assert writer.returncode == 0, said
+    _, stderr = writer.communicate(timeout=60)
+    assert writer.returncode == 0, stderr
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == list(range(500))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_fork_writes_too(path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_process_writes_too(path: Path) -> None:
     script = """
         import os, sys, warnings
         from otel_kvpolicy.telemetry.decision_log import decision_log, flush
@@ -254,15 +262,15 @@ def test_a_fork_writes_too(path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
     """
     writer = start(script, str(path))
-    _, said = writer.communicate(timeout=60)
-    assert writer.returncode == 0, said
+    _, stderr = writer.communicate(timeout=60)
+    assert writer.returncode == 0, stderr
     assert [json.loads(line)["who"] for line in path.read_text().splitlines()] == [
         "parent",
         "child",
     ]
 
 
-def test_a_killed_process_leaves_a_log_that_can_be_read(
+def test_the_log_of_a_killed_process_can_be_read(
     path: Path, instrumented: Telemetry, server: StandIn
 ) -> None:
     script = """
@@ -270,8 +278,9 @@ def test_a_killed_process_leaves_a_log_that_can_be_read(
         from otel_kvpolicy.telemetry.decision_log import decision_log
         log = decision_log(sys.argv[1])
         attributes = {"kvpolicy.decision": "skip", "padding": "x" * 500}
+        entry = {"timestamp": "2026-01-01T00:00:00Z", "attributes": attributes}
         while True:
-            log.write({"timestamp": "2026-01-01T00:00:00Z", "attributes": attributes}, 1 << 40, lambda seam, error: None)
+            log.write(entry, 1 << 40, lambda seam, error: None)
     """
     writer = start(script, str(path))
     deadline = time.monotonic() + 30
@@ -281,9 +290,8 @@ def test_a_killed_process_leaves_a_log_that_can_be_read(
     writer.send_signal(signal.SIGKILL)
     writer.communicate(timeout=30)
     whole = path.read_bytes()
-    path.write_bytes(
-        whole[: whole.rindex(b"\n") + 40]
-    )  # as a machine that lost its power leaves it
+    # Cut the file in the middle of a line, as a power failure does.
+    path.write_bytes(whole[: whole.rindex(b"\n") + 40])
     source = FileSource(str(path))
     assert source.recent(Query(1))
     assert len(source.notes) <= 1

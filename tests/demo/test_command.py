@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from otel_kvpolicy.cli import main
-from otel_kvpolicy.cli.demo import runner
 from tests.golden import assert_golden
 
 
@@ -36,8 +35,12 @@ def talk(path: Path) -> Path:
     return path
 
 
+CLI: Any = main
+"""The command group; its type depends on whether click is installed."""
+
+
 def demo(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "80"}).invoke(main, ["demo", *arguments])
+    return CliRunner(env={"COLUMNS": "80"}).invoke(CLI, ["demo", *arguments])
 
 
 def numbers_of(*arguments: str) -> dict[str, Any]:
@@ -146,7 +149,7 @@ def test_a_failed_application_is_reported_with_its_last_line(tmp_path: Path) -> 
 def test_a_missing_launcher_is_reported_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     error = _error(demo("--input", str(talk(tmp_path / "talk.jsonl"))))
     assert "pip install 'otel-kvpolicy[demo]'" in error
 

@@ -104,7 +104,11 @@ def test_a_bad_file_is_rejected_with_its_line_and_problem(
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"[]" * 5000)[:-20]])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip", gzip.compress(b"[]" * 5000)[:-20]],
+    ids=["not gzip", "cut off"],
+)
 def test_a_broken_gzip_file_is_unreadable(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "talk.jsonl.gz"
     path.write_bytes(content)

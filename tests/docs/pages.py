@@ -17,7 +17,7 @@ _COMMENT = re.compile(r"\s+#\s.*$")
 
 
 class Block(NamedTuple):
-    """A fenced block: what stands after the fence, its text, and the line on which the text starts."""
+    """A fenced block: the words after the fence, its text, and the line where the text starts."""
 
     info: str
     text: str

@@ -86,7 +86,7 @@ def sample_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _words(command: str) -> list[str]:
-    """Return the words of a command without variables set for it and without ``opentelemetry-instrument``."""
+    """Return the words of a command without its variables and ``opentelemetry-instrument``."""
     words = shlex.split(command)
     while words and _ASSIGNMENT.match(words[0]):
         del words[0]

@@ -14,7 +14,7 @@ QUICK = ("--rounds", "1", "--settle", "0.02")
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
-def run(*arguments: str, columns: int = 80, **environment: str) -> click.testing.Result:
+def run(*arguments: str, columns: int = 80, **environment: Any) -> click.testing.Result:
     """Run the command. Any exception except an exit fails the test."""
     done = click.testing.CliRunner().invoke(
         command, arguments, env={"COLUMNS": str(columns), **environment}
@@ -34,7 +34,7 @@ def urls(server: StandIn) -> tuple[str, ...]:
     )
 
 
-def found_at(*arguments: str, **environment: str) -> dict[str, Any]:
+def found_at(*arguments: str, **environment: Any) -> dict[str, Any]:
     """Return the JSON output, after checking that it names the exit code."""
     done = run(*QUICK, *arguments, "--json", **environment)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -215,7 +215,7 @@ def test_a_missing_or_wrong_key_ends_the_examination_with_the_option_to_pass(
     ("options", "environment"), [(("--api-key", "right"), {}), ((), {"OPENAI_API_KEY": "right"})]
 )
 def test_the_key_goes_to_vllm_but_not_into_the_output(
-    options: tuple[str, ...], environment: dict[str, str]
+    options: tuple[str, ...], environment: dict[str, Any]
 ) -> None:
     with StandIn(api_key="right") as server:
         done = run(*urls(server), "--rounds", "1", "--settle", "0.02", *options, **environment)
@@ -334,9 +334,18 @@ def test_the_command_in_its_own_process_exits_with_the_code_and_prints_no_traceb
     assert values(found, "check_process") == {"checks": ["settings"]}
 
 
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from otel_kvpolicy.cli import main
+main()
+"""
+"""The command line. Shells let their background jobs ignore SIGINT, and so would this process."""
+
+
 def test_an_interruption_exits_without_an_outcome() -> None:
     with StandIn(latency=PATIENCE_SECONDS) as server:
-        arguments = [sys.executable, "-m", "otel_kvpolicy.cli", "doctor", *urls(server)]
+        arguments = [sys.executable, "-c", INTERRUPTIBLE, "doctor", *urls(server)]
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as doctor:

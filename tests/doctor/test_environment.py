@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from otel_kvpolicy.cli.doctor import environment as environment_module
-
 from .asking import NOWHERE, found_at
 
 
@@ -44,7 +42,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, distribution: str) -> None:
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
-    monkeypatch.setattr(environment_module.metadata, "version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
 
 
 def test_all_checks_are_ok_in_a_good_environment() -> None:

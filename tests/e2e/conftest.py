@@ -1,8 +1,10 @@
-"""The two pairs that the contract is checked on.
+"""The two server pairs that the contract is checked on: the stand-in and a real vLLM with LMCache.
 
-The real one is taken where ``KVPOLICY_REAL_URLS`` names a file with ``OPENAI_BASE_URL=`` and ``LMCACHE_URL=`` lines (and
-``KVPOLICY_REAL_OTLP_PORT`` the loopback port that vLLM exports its traces to), or started where ``KVPOLICY_REAL_STACK`` names a script
-with ``up VENV DIR`` and ``down DIR`` and ``KVPOLICY_REAL_VENV`` its environment. Otherwise its tests are skipped.
+The real pair is running already if ``KVPOLICY_REAL_URLS`` names a file with ``OPENAI_BASE_URL=``
+and ``LMCACHE_URL=`` lines; ``KVPOLICY_REAL_OTLP_PORT`` is then the loopback port that vLLM exports
+its traces to. The tests start it if ``KVPOLICY_REAL_STACK`` names a script with the commands
+``up VENV DIR`` and ``down DIR``, and ``KVPOLICY_REAL_VENV`` its environment. Without either, the
+tests of the real pair are skipped.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pytest
 
 from otel_kvpolicy.standin import StandIn
 
+from .. import needs
 from .pairs import Pair
 from .receiver import Receiver
 
@@ -41,14 +44,17 @@ def real_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         with Receiver() as receiver:
             yield from _started(script, venv, folder, receiver)
     else:
-        pytest.skip(
-            "no real pair: set KVPOLICY_REAL_URLS, or KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV"
+        needs.missing(
+            "a real vLLM with LMCache",
+            "set KVPOLICY_REAL_URLS, or KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV",
+            optional=True,
         )
 
 
 def _started(script: str, venv: str, folder: Path, receiver: Receiver) -> Iterator[Pair]:
+    more = os.environ.get("EXTRA_VLLM_ARGS", "")
     extra = {
-        "EXTRA_VLLM_ARGS": f"--otlp-traces-endpoint {receiver.url}/v1/traces {os.environ.get('EXTRA_VLLM_ARGS', '')}",
+        "EXTRA_VLLM_ARGS": f"--otlp-traces-endpoint {receiver.url}/v1/traces {more}",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
         "OTEL_BSP_SCHEDULE_DELAY": "200",
     }
@@ -68,11 +74,11 @@ def _started(script: str, venv: str, folder: Path, receiver: Receiver) -> Iterat
 
 
 def _pair(urls: Path, receiver: Receiver, *, exports_spans: bool) -> Pair:
-    found = dict(line.split("=", 1) for line in urls.read_text().split())
+    addresses = dict(line.split("=", 1) for line in urls.read_text().split())
     return Pair(
         "real",
-        found["OPENAI_BASE_URL"],
-        found["LMCACHE_URL"],
+        addresses["OPENAI_BASE_URL"],
+        addresses["LMCACHE_URL"],
         receiver,
         exports_spans=exports_spans,
     )
@@ -80,5 +86,5 @@ def _pair(urls: Path, receiver: Receiver, *, exports_spans: bool) -> Pair:
 
 @pytest.fixture(scope="session", params=["standin", pytest.param("real", marks=pytest.mark.e2e)])
 def pair(request: pytest.FixtureRequest) -> Pair:
-    found: Pair = request.getfixturevalue(f"{request.param}_pair")
-    return found
+    named: Pair = request.getfixturevalue(f"{request.param}_pair")
+    return named

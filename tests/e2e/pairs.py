@@ -1,4 +1,4 @@
-"""A vLLM with LMCache as a test sees it: over HTTP only, so that the stand-in and the real pair are asked the very same way."""
+"""A vLLM with LMCache as the tests see it: over HTTP only, the same for stand-in and real pair."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ PATIENCE_SECONDS = 60
 
 
 class Pair:
-    """Attributes:
-    name: ``standin`` or ``real``.
-    base_url: vLLM's, with ``/v1``.
-    lmcache_url: LMCache's HTTP server.
-    receiver: takes the application's spans, and vLLM's where ``exports_spans``.
-    exports_spans: whether the server exports spans of its own to ``receiver``.
+    """A vLLM server and its LMCache server.
+
+    Attributes:
+        name: ``standin`` or ``real``.
+        base_url: URL of vLLM, with ``/v1``.
+        lmcache_url: URL of LMCache's HTTP server.
+        receiver: takes the application's spans, and vLLM's spans if ``exports_spans``.
+        exports_spans: vLLM exports its own spans to ``receiver``.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Pair:
     def call(
         self, calls: Sequence[dict[str, Any]], **environment: str
     ) -> tuple[list[dict[str, Any]], list[Span]]:
-        """Lets an instrumented process make the calls. Returns each call's usage and the spans the process exported."""
+        """Make the calls in an instrumented process; return each usage and the exported spans."""
         before = len(self.receiver.spans)
         done = subprocess.run(
             [
@@ -67,7 +69,7 @@ class Pair:
         return [json.loads(line) for line in done.stdout.splitlines()], self.receiver.spans[before:]
 
     def environment(self) -> dict[str, str]:
-        """Of an instrumented process that calls this pair."""
+        """Return the environment of an instrumented process that calls this pair."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -89,15 +91,18 @@ class Pair:
         return Page.parse(self.http.get(f"{url}/metrics").raise_for_status().text)
 
     def counter(self, counter: Series) -> int:
-        """Sum of a counter of LMCache; 0 before its first increment."""
+        """Return the sum of an LMCache counter; 0 before its first increment."""
         return self.page(self.lmcache_url).count(counter)
 
     def chunks_written(self) -> int:
-        """Chunks that calls stored, without those that moved from L2 to L1."""
+        """Return the chunks that calls stored, without those that moved from L2 to L1."""
         return self.counter(series.L1_WRITE) - self.counter(series.L2_LOADED)
 
     def empty_vllm(self) -> None:
-        """Empties vLLM's own cache, so that the next hit must come from LMCache. It refuses while blocks are still being stored."""
+        """Empty vLLM's own cache, so that the next hit must come from LMCache.
+
+        vLLM refuses while blocks are still being stored, so this repeats the request.
+        """
         wait_until(
             lambda: self.http.post(f"{self.url}/reset_prefix_cache").json()["success"],
             "vLLM to let go of its blocks",
@@ -105,8 +110,8 @@ class Pair:
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Asks until it holds: the real servers store and count in the background."""
+    """Wait until a condition holds: real servers store and count in the background."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not holds():
-        assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s in vain for {what}"
+        assert time.monotonic() < end, f"after {PATIENCE_SECONDS} s still no sign of {what}"
         threading.Event().wait(0.05)

@@ -1,4 +1,7 @@
-"""The same checks on the stand-in and on a real vLLM with a real LMCache: hints are honoured, hits are reported, traces join."""
+"""The contract with the servers, checked on the stand-in and on a real vLLM with LMCache.
+
+Hints are honored, hits are reported, and traces join.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ SURFACES = [("chat", False), ("chat", True), ("responses", False), ("responses",
 
 
 def _text(words: int) -> str:
-    """A text nobody has sent before, of ten characters a word: at least one chunk on either tokenizer, and under every threshold."""
+    """Return a new text of ten characters per word.
+
+    240 words are at least one chunk on either tokenizer, and below every threshold.
+    """
     return " ".join(secrets.token_hex(4) + "." for _ in range(words))
 
 
@@ -63,7 +69,10 @@ def _chunks(usage: dict[str, Any]) -> int:
 
 @dataclass
 class Rounds:
-    """Every surface, once with a prompt the rule skips and once with one it stores; then all of them again, vLLM's own cache emptied."""
+    """Every surface with a prompt that the rule skips and one that it stores, in two rounds.
+
+    vLLM's own cache is emptied between the rounds.
+    """
 
     first: dict[tuple[str, bool, str], dict[str, Any]]
     second: dict[tuple[str, bool, str], dict[str, Any]]
@@ -92,7 +101,7 @@ def rounds(pair: Pair) -> Rounds:
     pair.empty_vllm()
     usages, again = pair.call(calls)
     second = dict(zip(keys, usages, strict=True))
-    # A call that must store comes last: once its chunks are there, all that was to be written before it is there too.
+    # The last call must store: once its chunks are written, everything before it is written too.
     written = pair.chunks_written() - before
     sentinel, _ = pair.call([_call(pair, "chat", False, _second_turn())])
     wait_until(
@@ -129,8 +138,8 @@ def test_only_stored_prompts_write_chunks_and_only_once(rounds: Rounds) -> None:
     assert rounds.lmcache_hits == stored * CHUNK
 
 
-def test_decisions_and_cached_tokens_stand_on_the_chat_spans(rounds: Rounds) -> None:
-    told = [
+def test_decisions_and_cached_tokens_are_on_the_chat_spans(rounds: Rounds) -> None:
+    recorded = [
         (
             span["kvpolicy.decision"],
             span["kvpolicy.hint.outcome"],
@@ -143,15 +152,15 @@ def test_decisions_and_cached_tokens_stand_on_the_chat_spans(rounds: Rounds) -> 
     ]
     expected = [
         (key[2], "applied", _cached(usage))
-        for each in (rounds.first, rounds.second)
-        for key, usage in each.items()
+        for usages in (rounds.first, rounds.second)
+        for key, usage in usages.items()
     ]
-    assert told == expected
+    assert recorded == expected
 
 
 def test_the_chat_span_is_the_ancestor_of_the_servers(pair: Pair, rounds: Rounds) -> None:
     if not pair.exports_spans:
-        pytest.skip("this pair exports no spans of its own")
+        pytest.skip("not applicable: the stand-in exports no spans of its own")
     chats = {span.span_id: span for span in rounds.spans if "kvpolicy.decision" in attributes(span)}
     posts = {
         span.span_id: chats[span.parent_span_id]
@@ -180,12 +189,12 @@ CAPS: list[tuple[dict[str, Any], int | None]] = [
     ({"lmcache.max_offload_tokens": -5}, 0),
     ({"lmcache.max_offload_tokens": False}, 0),
 ]
-"""The caller's own keys, and how many chunks the multi-process server then stores; ``None`` for all of the prompt."""
+"""Keys that a caller sets, and the chunks that the multi-process server stores; None for all."""
 
 
 @pytest.fixture(scope="module")
 def kept(pair: Pair) -> list[int]:
-    """For each of ``CAPS``, how many of its chunks are found again, or -1 for all."""
+    """For each of ``CAPS``, the number of its chunks that are found again, or -1 for all."""
     prompts = [_text(240) for _ in CAPS]
 
     def calls(*, keys: bool) -> list[dict[str, Any]]:
@@ -223,7 +232,7 @@ def test_the_multi_process_server_reads_the_cap_alone(kept: list[int], index: in
     assert kept[index] == (-1 if expected is None else expected)
 
 
-def test_the_connector_tells_its_share_of_a_call_that_asks(pair: Pair) -> None:
+def test_the_connector_reports_its_cached_tokens_on_request(pair: Pair) -> None:
     body = {
         "model": pair.model,
         "messages": _one_off(),
@@ -247,7 +256,7 @@ def test_the_connector_tells_its_share_of_a_call_that_asks(pair: Pair) -> None:
 
 
 @pytest.mark.e2e
-def test_the_stand_ins_pages_hold_only_names_and_labels_of_real_ones(
+def test_the_stand_ins_metrics_have_names_and_labels_of_real_ones(
     standin_pair: Pair, request: pytest.FixtureRequest
 ) -> None:
     real_pair: Pair = request.getfixturevalue("real_pair")

@@ -1,7 +1,8 @@
-"""Real conversations through both pairs: the answers of a random model are noise, the hints, stores and hits are real.
+"""Real conversations through both pairs. A random model answers; hints, stores, and hits are real.
 
-``KVPOLICY_CONVERSATIONS`` names the file (as ``otel-kvpolicy demo --input`` takes it), ``KVPOLICY_CONVERSATIONS_LIMIT`` how many of its
-conversations are sent (all by default). The real pair needs a context length that holds them.
+``KVPOLICY_CONVERSATIONS`` names the file, in the format of ``otel-kvpolicy demo --input``.
+``KVPOLICY_CONVERSATIONS_LIMIT`` limits the number of its conversations. The real pair needs a
+context length that holds them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,7 @@ from otel_kvpolicy import series
 from otel_kvpolicy.cli.demo.runner import write_workload
 from otel_kvpolicy.cli.demo.workload import read_conversations, steps
 
+from .. import needs
 from .pairs import CHUNK, Pair, wait_until
 from .receiver import DecidedCall
 
@@ -26,11 +30,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def test_every_conversation_leaves_decisions_and_hits(
-    pair: Pair, tmp_path: Path, record_property: pytest.RecordProperty
+    pair: Pair, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     source = os.environ.get("KVPOLICY_CONVERSATIONS")
     if not source:
-        pytest.skip("no conversations: set KVPOLICY_CONVERSATIONS")
+        needs.missing("conversations", "set KVPOLICY_CONVERSATIONS", optional=True)
     limit = int(os.environ.get("KVPOLICY_CONVERSATIONS_LIMIT", "0")) or None
     conversations = read_conversations(Path(source))[:limit]
     order = steps(conversations, users=8)
@@ -39,7 +43,13 @@ def test_every_conversation_leaves_decisions_and_hits(
     before, seen = pair.chunks_written(), len(pair.receiver.spans)
     hits, asked = pair.counter(series.LOOKUP_HIT), pair.counter(series.LOOKUP_REQUESTED)
     instrument = Path(sys.executable).with_name("opentelemetry-instrument")
-    command = [instrument, sys.executable, "-m", "otel_kvpolicy.cli.demo.application", workload]
+    command: list[str | Path] = [
+        instrument,
+        sys.executable,
+        "-m",
+        "otel_kvpolicy.cli.demo.application",
+        workload,
+    ]
     done = subprocess.run(
         command, env=pair.environment(), capture_output=True, text=True, check=False
     )
@@ -54,7 +64,7 @@ def test_every_conversation_leaves_decisions_and_hits(
         ),
         "the lookups",
     )
-    told = {
+    totals: dict[str, Any] = {
         "calls": len(calls),
         "decisions": dict(Counter(call.decision for call in calls)),
         "prompt_tokens": sum(call.prompt_tokens for call in calls),
@@ -63,8 +73,8 @@ def test_every_conversation_leaves_decisions_and_hits(
         "lookup_requested_tokens": pair.counter(series.LOOKUP_REQUESTED) - asked,
         "lookup_hit_tokens": pair.counter(series.LOOKUP_HIT) - hits,
     }
-    record_property(f"{pair.name}_conversations", json.dumps(told))
-    print(pair.name, told)
-    assert told["chunks_written"] > 0
-    assert 0 < told["cached_tokens"] < told["prompt_tokens"]
-    assert 0 < told["lookup_hit_tokens"] <= told["lookup_requested_tokens"]
+    record_property(f"{pair.name}_conversations", json.dumps(totals))
+    print(pair.name, totals)
+    assert totals["chunks_written"] > 0
+    assert 0 < totals["cached_tokens"] < totals["prompt_tokens"]
+    assert 0 < totals["lookup_hit_tokens"] <= totals["lookup_requested_tokens"]

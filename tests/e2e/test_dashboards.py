@@ -1,6 +1,6 @@
-"""The dashboards against a real vLLM with a real LMCache under traffic: which panels have data, and whether the figures are right.
+"""The dashboards against a real vLLM with LMCache under traffic: data in panels, and its values.
 
-``make e2e`` says how the pair is named or started; see conftest.py.
+See conftest.py for how the tests find or start the pair.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .pairs import Pair
 
 pytestmark = pytest.mark.e2e
 
-# Of a real pair on a CPU: nothing was lost or thrown out, no exporter of the host is scraped, and no Collector is there.
+# Panels that are empty for a real pair on a CPU: it loses and evicts nothing, and neither host
+# exporters nor a Collector run.
 WITHOUT = (
     *(
         "GPU",
@@ -45,7 +46,7 @@ WITHOUT = (
 
 def test_panels_of_a_real_pair(real_pair: Pair, tmp_path: Path) -> None:
     ports = [int(url.rsplit(":", 1)[1]) for url in (real_pair.url, real_pair.lmcache_url)]
-    # A tiny model with a short context: prompts, and the threshold that tells them apart, are smaller.
+    # The model is tiny and its context short, so prompts and the threshold are smaller.
     with App(
         model=real_pair.model, scale=0.3, KV_CACHE_MIN_PREFIX_TOKENS="400", KV_CACHE_SHADOW="true"
     ) as app:

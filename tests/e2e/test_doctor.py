@@ -1,4 +1,4 @@
-"""The doctor on a real vLLM: with a real LMCache, alone and beside other traffic, and without one."""
+"""The doctor on a real vLLM: with LMCache, alone and beside other traffic, and without LMCache."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
+from .. import needs
 from ..doctor.traffic import Traffic
 from .pairs import PATIENCE_SECONDS, Pair, wait_until
 
@@ -93,8 +94,8 @@ class Bare(NamedTuple):
     """A vLLM without LMCache.
 
     Attributes:
-        base_url: with ``/v1``.
-        log: what it has written.
+        base_url: its URL, with ``/v1``.
+        log: file that it logs to.
     """
 
     base_url: str
@@ -103,12 +104,14 @@ class Bare(NamedTuple):
 
 @pytest.fixture(scope="module")
 def bare(real_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
-    """Beside the real pair, since it needs its model."""
+    """Start a vLLM without LMCache beside the real pair, whose model it uses."""
     venv = os.environ.get("KVPOLICY_REAL_VENV")
     model = Path(real_pair.http.get(f"{real_pair.base_url}/models").json()["data"][0]["root"])
     if not venv or not (model / "config.json").is_file():
-        pytest.skip(
-            "no vLLM to start without LMCache: set KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV"
+        needs.missing(
+            "a vLLM without LMCache",
+            "set KVPOLICY_REAL_STACK and KVPOLICY_REAL_VENV",
+            optional=True,
         )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -122,9 +125,12 @@ def bare(real_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
     }
-    options = "--served-model-name tiny --load-format dummy --dtype float32 --max-model-len 4096 --enforce-eager --max-num-seqs 8"
-    more = "--max-num-batched-tokens 4096 --enable-prompt-tokens-details"
-    command = [
+    options = (
+        "--served-model-name tiny --load-format dummy --dtype float32 --max-model-len 4096"
+        " --enforce-eager --max-num-seqs 8 --max-num-batched-tokens 4096"
+        " --enable-prompt-tokens-details"
+    )
+    command: list[str | Path] = [
         f"{venv}/bin/vllm",
         "serve",
         model,
@@ -133,7 +139,6 @@ def bare(real_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "--port",
         str(port),
         *options.split(),
-        *more.split(),
     ]
     with (
         log.open("w") as out,
@@ -142,9 +147,9 @@ def bare(real_pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         try:
             end = time.monotonic() + START_SECONDS
             while not _is_up(port):
-                assert server.poll() is None, f"vLLM has ended; see {log}"
+                assert server.poll() is None, f"vLLM exited; see {log}"
                 assert time.monotonic() < end, (
-                    f"vLLM has not begun to answer in {START_SECONDS} s; see {log}"
+                    f"vLLM did not answer within {START_SECONDS} s; see {log}"
                 )
                 threading.Event().wait(1)
             yield Bare(f"http://127.0.0.1:{port}/v1", log)

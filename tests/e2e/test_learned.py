@@ -1,4 +1,7 @@
-"""What the learned rule needs of the servers, on the stand-in and on the real pair: LMCache's share of a call, and stores of a part."""
+"""What the adaptive rule needs from the servers: cached tokens per cache, and partial stores.
+
+Checked on the stand-in and on the real pair.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ from .test_contract import _cached, _call, _chunks, _second_turn, _text
 pytestmark = pytest.mark.slow
 
 
-def told(spans: list[Span]) -> dict[str, Any]:
-    """The attributes of the last decided call."""
+def last_decided(spans: list[Span]) -> dict[str, Any]:
+    """Return the attributes of the last decided call."""
     decided = [span for span in spans if "kvpolicy.decision" in attributes(span)]
     return attributes(max(decided, key=lambda span: span.start_time_unix_nano))
 
 
-def test_the_share_of_each_cache_stands_on_the_span(pair: Pair) -> None:
+def test_the_cached_tokens_of_each_cache_are_on_the_span(pair: Pair) -> None:
     call = _call(pair, "chat", False, _second_turn())
     before = pair.chunks_written()
     (usage,), spans = pair.call([call], KV_CACHE_CACHED_TOKEN_STATS="true")
-    first = told(spans)
+    first = last_decided(spans)
     wait_until(lambda: pair.chunks_written() - before >= _chunks(usage), "the stored chunks")
     pair.empty_vllm()
     _, spans = pair.call([call], KV_CACHE_CACHED_TOKEN_STATS="true")
-    second = told(spans)
+    second = last_decided(spans)
     _, spans = pair.call([call], KV_CACHE_CACHED_TOKEN_STATS="true")
-    third = told(spans)
+    third = last_decided(spans)
     held = _chunks(usage) * CHUNK
     assert (first["kvpolicy.cached.vllm_tokens"], first["kvpolicy.cached.lmcache_tokens"]) == (0, 0)
     assert (second["kvpolicy.cached.vllm_tokens"], second["kvpolicy.cached.lmcache_tokens"]) == (
@@ -55,7 +58,8 @@ def task(system: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": _text(120)}]
 
 
-def state_of_tasks_that_never_come_back(path: Path) -> None:
+def write_state_of_one_off_tasks(path: Path) -> None:
+    """Write the state of a rule that saw 2,000 tasks, none of which came back."""
     now = [0.0]
     rule = AdaptiveRule(clock=lambda: now[0])
     shared = _text(120)
@@ -66,9 +70,11 @@ def state_of_tasks_that_never_come_back(path: Path) -> None:
     path.write_text(json.dumps(rule.export()))
 
 
-def test_of_a_skipped_call_the_head_that_came_before_is_stored(pair: Pair, tmp_path: Path) -> None:
-    state = tmp_path / "learned.json"
-    state_of_tasks_that_never_come_back(state)
+def test_the_head_that_came_back_is_stored_though_its_call_is_skipped(
+    pair: Pair, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.json"
+    write_state_of_one_off_tasks(state)
     system = _text(120)
     settings = {
         "KV_CACHE_RULE": "adaptive",
@@ -77,7 +83,7 @@ def test_of_a_skipped_call_the_head_that_came_before_is_stored(pair: Pair, tmp_p
     }
     before = pair.chunks_written()
     _, spans = pair.call([_call(pair, "chat", False, task(system)) for _ in range(2)], **settings)
-    last = told(spans)
+    last = last_decided(spans)
     assert (last["kvpolicy.decision"], last["kvpolicy.keep_tokens"]) == ("skip", CHUNK)
     wait_until(lambda: pair.chunks_written() - before >= 1, "the head's chunk")
     pair.empty_vllm()

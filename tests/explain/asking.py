@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import click
 from click.testing import CliRunner
 
 from otel_kvpolicy.cli import main
@@ -49,8 +50,9 @@ class Failure(NamedTuple):
 def ask(*arguments: Any, stdin: str | None = None, columns: int = WIDE) -> Answer:
     """Run the command. An exception that escapes it is raised here."""
     runner = CliRunner(env={"COLUMNS": str(columns)})
+    command = cast("click.Command", main)
     done = runner.invoke(
-        main, ["explain", *map(str, arguments)], input=stdin, catch_exceptions=False
+        command, ["explain", *map(str, arguments)], input=stdin, catch_exceptions=False
     )
     return Answer(done.exit_code, done.stdout, done.stderr)
 

@@ -57,13 +57,14 @@ def test_the_planned_hint_is_what_a_real_call_sends(
         client.chat.completions.create(model="stand-in", **request_body)
     (span,) = instrumented.decided
     sent = server.requests[-1].body["kv_transfer_params"]
+    attributes = span.attributes or {}
     own = {key: value for key, value in request_body.items() if key != "extra_body"}
     call = decide(json.dumps({"model": "stand-in", **own, **request_body.get("extra_body", {})}))
-    assert call["verdict"] == span.attributes["kvpolicy.decision"]
-    assert call["hint_outcome"] == span.attributes["kvpolicy.hint.outcome"]
+    assert call["verdict"] == attributes["kvpolicy.decision"]
+    assert call["hint_outcome"] == attributes["kvpolicy.hint.outcome"]
     assert call["decision"]["signals"] == {
         name.removeprefix("kvpolicy.signals."): value
-        for name, value in span.attributes.items()
+        for name, value in attributes.items()
         if name.startswith("kvpolicy.signals.")
     }
     assert codes(call["afterwards"]) == ["planned_hint"]

@@ -151,17 +151,15 @@ def test_each_change_is_the_smallest_that_changes_the_verdict(
             assert rule.judge(text, "planner").cache_worthy is not now
             continue
         assert change.value is not None
+        value = int(change.value)
         if change.kind == "setting":
-            assert (
-                with_setting(rule, change.name, change.value).judge(text, role).cache_worthy
-                is not now
-            )
-            closer = change.value - 1 if now else change.value + 1
+            assert with_setting(rule, change.name, value).judge(text, role).cache_worthy is not now
+            closer = value - 1 if now else value + 1
             assert with_setting(rule, change.name, closer).judge(text, role).cache_worthy is now
             continue
         # A change of the total stands for a change of any part that only counts in the total.
         part = "user_tokens" if change.name == "total_tokens" else change.name
-        step = change.value - signals[change.name]
+        step = value - signals[change.name]
         assert (step < 0) is now
         smaller_step = step - (1 if step > 0 else -1)
         for delta, differs in ((step, True), (smaller_step, False)):

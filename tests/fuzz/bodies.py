@@ -1,4 +1,4 @@
-"""Bodies of any shape from a fuzzer's bytes: the bytes read as JSON, and else what they choose of the fields that the readers look at."""
+"""Request bodies from a fuzzer's bytes: JSON, or values built of the fields that are read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 FIELDS = (
-    "messages", "input", "instructions", "tools", "functions", "function", "name", "description", "parameters", "properties", "role",
-    "content", "type", "text", "image_url", "url", "tool_calls", "arguments", "output", "refusal", "summary", "previous_response_id",
-    "conversation", "model", "response", "usage", "prompt_tokens", "input_tokens", "completion_tokens", "prompt_tokens_details",
-    "input_tokens_details", "cached_tokens", "choices", "finish_reason", "status", "id", "parts", "kind", "kv_transfer_params", "args",
+    "messages", "input", "instructions", "tools", "functions", "function", "name",
+    "description", "parameters", "properties", "role", "content", "type", "text", "image_url",
+    "url", "tool_calls", "arguments", "output", "refusal", "summary", "previous_response_id",
+    "conversation", "model", "response", "usage", "prompt_tokens", "input_tokens",
+    "completion_tokens", "prompt_tokens_details", "input_tokens_details", "cached_tokens",
+    "choices", "finish_reason", "status", "id", "parts", "kind", "kv_transfer_params", "args",
     "thinking",
 )  # fmt: skip
 
 WORDS = (
-    "system", "developer", "user", "assistant", "tool", "function", "text", "input_text", "output_text", "image_url", "function_call",
-    "function_call_output", "reasoning", "message", "response.created", "stop", "request", "",
+    "system", "developer", "user", "assistant", "tool", "function", "text", "input_text",
+    "output_text", "image_url", "function_call", "function_call_output", "reasoning", "message",
+    "response.created", "stop", "request", "",
 )  # fmt: skip
 
 MAX_DEPTH = 12
@@ -24,7 +27,7 @@ MAX_ITEMS = 6
 
 
 class Chooser(Protocol):
-    """What is needed of atheris's ``FuzzedDataProvider``."""
+    """The methods of atheris's ``FuzzedDataProvider`` that are used here."""
 
     def ConsumeIntInRange(self, low: int, high: int) -> int: ...
     def ConsumeUnicode(self, count: int) -> str: ...
@@ -34,17 +37,17 @@ class Chooser(Protocol):
 
 
 def parse(data: bytes) -> Any:
-    """The bytes as JSON.
+    """Parse the bytes as JSON.
 
     Raises:
-        ValueError: they are none.
-        RecursionError: they nest deeper than Python's own reader goes.
+        ValueError: the bytes are not JSON.
+        RecursionError: the values nest deeper than Python's parser goes.
     """
     return json.loads(data)
 
 
 def body_of(choose: Chooser) -> dict[Any, Any]:
-    """A body such as a caller may make in Python, with more of the fields that are read than chance would give."""
+    """Build a body that a caller could write, mostly with fields that the readers look at."""
     return _fields(choose, 0)
 
 
@@ -83,7 +86,7 @@ def _fields(choose: Chooser, depth: int) -> dict[Any, Any]:
 
 
 def _key(choose: Chooser) -> Any:
-    at = choose.ConsumeIntInRange(0, len(FIELDS) + 1)
-    if at < len(FIELDS):
-        return FIELDS[at]
-    return choose.ConsumeInt(1) if at == len(FIELDS) else choose.ConsumeUnicode(4)
+    index = choose.ConsumeIntInRange(0, len(FIELDS) + 1)
+    if index < len(FIELDS):
+        return FIELDS[index]
+    return choose.ConsumeInt(1) if index == len(FIELDS) else choose.ConsumeUnicode(4)

@@ -1,4 +1,4 @@
-"""A pytest plugin: every property test with twenty times its examples (``make deep``), where each test has a number of its own."""
+"""A pytest plugin that runs each property test with 20 times its own examples (``make deep``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Multiplies the examples of each test."""
+    """Multiply the number of examples of each property test."""
     for test in {
         item.obj
         for item in items

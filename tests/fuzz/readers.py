@@ -1,6 +1,8 @@
-"""Whatever is read of requests, answers, refusals and targets, under atheris: nothing may raise, and what is counted must be a count.
+"""Fuzz the readers of requests, answers, rejections, and targets with atheris.
 
-``make fuzz``; ``KVPOLICY_FUZZ_RUNS=1000000 make fuzz`` for more. A crash is written to ``.cache/fuzz`` and ends the run with an error.
+None of them may raise, and what they count must be a count. Run ``make fuzz``, or
+``KVPOLICY_FUZZ_RUNS=1000000 make fuzz`` for more inputs. A crash is written to ``.cache/fuzz`` and
+ends the run with an error.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import atheris
@@ -26,12 +27,14 @@ READ = [
 ]
 
 with atheris.instrument_imports(include=READ):
-    from otel_kvpolicy.hints.rejection import names_the_hint
+    from otel_kvpolicy.hints.kv_transfer_params import FIELD
+    from otel_kvpolicy.hints.rejection import rejects
     from otel_kvpolicy.hints.targets import Targets
-    from otel_kvpolicy.policy import CallText, KVCacheLayeringPolicy
+    from otel_kvpolicy.layering_policy import KVCacheLayeringPolicy
+    from otel_kvpolicy.policy import CallText
     from otel_kvpolicy.policy.adaptive.boundaries import boundaries_of
     from otel_kvpolicy.requests import read_answer, read_chat, read_chunk, read_responses
-    from otel_kvpolicy.requests.decide_arguments import parts_of
+    from otel_kvpolicy.requests.decide_arguments import decide_arguments
 
 RUNS = os.environ.get("KVPOLICY_FUZZ_RUNS", "200000")
 CACHE = Path(".cache/fuzz")
@@ -40,7 +43,7 @@ POLICY = KVCacheLayeringPolicy()
 
 
 def read_once(data: bytes) -> None:
-    """One input: every reader reads it."""
+    """Let every reader read one input."""
     try:
         value = parse(data)
     except RecursionError:
@@ -49,21 +52,21 @@ def read_once(data: bytes) -> None:
         value = body_of(atheris.FuzzedDataProvider(data))
     read_all(value)
     text = data.decode(errors="replace")
-    assert names_the_hint(_Refused(text)) in {True, False}
+    assert rejects(FIELD, 400, text) in {True, False}
     with suppress(ValueError):
         assert Targets(text).text
 
 
 def read_all(value: Any) -> None:
-    """A body is a mapping, as the instrumentation checks before it reads; an answer may be anything."""
+    """Read a value as a request body, if it is a mapping, and as an answer."""
     if isinstance(value, Mapping):
         for reader in (read_chat, read_responses):
             text = reader(value)
             _check_counts(text)
             decision = POLICY.judge(text)
             assert decision.skip_save is not decision.cache_worthy
-        assert POLICY.decide(**parts_of(value)).reasons
-        _check_chain(value)
+        assert POLICY.decide(**decide_arguments(value)).reasons
+        _check_boundaries(value)
     for read in (read_answer, read_chunk):
         answer = read(value)
         if answer is not None:
@@ -75,34 +78,28 @@ def _check_counts(text: CallText) -> None:
     assert all(type(count) is int and count >= 0 for count in text), text
 
 
-def _check_chain(body: Mapping[Any, Any]) -> None:
-    chain = boundaries_of(body, 7)
-    hashes = list(chain.backwards())
-    chars = [chain.chars_before(-1 - at) for at in range(len(hashes))]
+def _check_boundaries(body: Mapping[Any, Any]) -> None:
+    boundaries = boundaries_of(body, 7)
+    hashes = list(boundaries.backwards())
+    chars = [boundaries.chars_before(-1 - index) for index in range(len(hashes))]
     assert len(hashes) <= 6
     assert chars == sorted(chars, reverse=True)
-    assert chain.parent is None or 1 < -chain.parent <= len(hashes)
+    assert boundaries.parent is None or 1 < -boundaries.parent <= len(hashes)
     assert list(boundaries_of(body, 7).backwards()) == hashes
 
 
-class _Refused(Exception):
-    """A refusal as the openai client raises it."""
-
-    status_code = 400
-
-    def __init__(self, text: str) -> None:
-        self.response = SimpleNamespace(text=text)
-
-
 def _dictionary() -> Path:
-    """The fields as words that libFuzzer puts together."""
+    """Write the dictionary of fields that libFuzzer combines, and return its path."""
     path = CACHE / "fields.dict"
     path.write_text("".join(f"{json.dumps(json.dumps(name))}\n" for name in FIELDS))
     return path
 
 
 def main() -> None:
-    """Reads ``KVPOLICY_FUZZ_RUNS`` inputs, from the seeds and what earlier runs found on; further options are libFuzzer's."""
+    """Read ``KVPOLICY_FUZZ_RUNS`` inputs, starting from the seeds and from earlier runs' findings.
+
+    Further command-line options go to libFuzzer.
+    """
     corpus = CACHE / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     options = [

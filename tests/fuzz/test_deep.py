@@ -1,4 +1,4 @@
-"""The deep run is deep: a property test under the plugin sees twenty times its examples."""
+"""Under the plugin ``tests.fuzz.deep`` a property test runs 20 times as many examples."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def run(folder: Path, count: int, *options: str) -> int:
 
 
 @pytest.mark.slow
-def test_twenty_times_the_examples(tmp_path: Path) -> None:
+def test_the_plugin_multiplies_the_examples(tmp_path: Path) -> None:
     assert run(tmp_path, 10) == 0
     assert run(tmp_path, 200, "-p", "tests.fuzz.deep") == 0

@@ -16,7 +16,7 @@ from otel_kvpolicy.hints.targets import Origin
 from otel_kvpolicy.hints.vllm_offload import VLLM_OFFLOAD
 from otel_kvpolicy.settings import current
 from otel_kvpolicy.standin import StandIn
-from tests.conftest import Telemetry
+from tests.conftest import Telemetry, attributes
 
 CALL: dict[str, Any] = {
     "model": "stand-in",
@@ -158,7 +158,7 @@ def test_a_live_call_is_sent_the_dialect_of_its_server(
             **CALL, extra_body={"kv_transfer_params": {"max_offload_tokens": 0}}
         )
     assert [
-        (span.attributes["kvpolicy.decision"], span.attributes["kvpolicy.hint.outcome"])
+        (attributes(span)["kvpolicy.decision"], attributes(span)["kvpolicy.hint.outcome"])
         for span in instrumented.decided
     ] == [("skip", "applied"), ("store", "applied"), ("skip", "caller")]
 

@@ -1,4 +1,4 @@
-"""Whatever of ours fails, the caller's call does not: it goes out, its result is right, the fault is counted and said once."""
+"""Internal errors: the call goes out, its result is right, the error is counted and logged once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALL: dict[str, Any] = {
 
 
 class BrokenError(Exception):
-    """What every seam raises here."""
+    """The error that each broken function raises."""
 
 
 def broken(*_: Any, **__: Any) -> Any:
@@ -57,7 +57,7 @@ def text_of(client: OpenAI, stream: bool) -> str:
     answer: Any = client.chat.completions.create(**CALL, stream=stream)
     if stream:
         return "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
-    return answer.choices[0].message.content
+    return str(answer.choices[0].message.content)
 
 
 async def text_of_async(client: AsyncOpenAI, stream: bool) -> str:
@@ -66,13 +66,13 @@ async def text_of_async(client: AsyncOpenAI, stream: bool) -> str:
         return "".join(
             [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
         )
-    return answer.choices[0].message.content
+    return str(answer.choices[0].message.content)
 
 
 @pytest.mark.parametrize("seam", SEAMS)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_a_broken_seam(
+async def test_an_internal_error_does_not_change_the_call(
     seam: str,
     stream: bool,
     kind: str,
@@ -94,20 +94,15 @@ async def test_a_broken_seam(
     for _ in range(before):
         server.requests.popleft()
     assert len(server.requests) == 2
-    if not (stream and seam == "answer"):  # a stream's chunks are read elsewhere
+    if not (stream and seam == "answer"):  # another function reads the chunks of a stream
         assert instrumented.total("kvpolicy.errors") == 2
         [record] = [record for record in caplog.records if record.name == "otel_kvpolicy"]
         assert "BrokenError" in record.message
         assert "do not show this" not in caplog.text
     reached = [("kv_transfer_params" in request.body) for request in server.requests]
-    sent_all_the_same = {
-        "metric",
-        "answer_metric",
-        "answer",
-        "answer_span",
-    }  # they fail when the request is out
-    assert reached == [seam in sent_all_the_same] * 2
-    if seam.startswith("hint"):  # the call is recorded, so that the fault can be seen on it
+    fails_after_sending = {"metric", "answer_metric", "answer", "answer_span"}
+    assert reached == [seam in fails_after_sending] * 2
+    if seam.startswith("hint"):  # the call is recorded with the outcome "error"
         outcomes = [
             (span.attributes or {})["kvpolicy.hint.outcome"] for span in instrumented.decided
         ]
@@ -116,7 +111,7 @@ async def test_a_broken_seam(
         assert {p["kvpolicy.hint.outcome"]: count for p, count in points}["error"] == 2
 
 
-def test_a_broken_write_on_the_span_of_another(
+def test_an_error_on_the_span_of_another_instrumentation_does_not_change_the_call(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("otel_kvpolicy.telemetry.spans.annotate", broken)
@@ -128,7 +123,7 @@ def test_a_broken_write_on_the_span_of_another(
     assert instrumented.total("kvpolicy.errors") == 1
 
 
-def test_a_broken_chunk_reader(
+def test_an_error_while_reading_chunks_does_not_change_the_stream(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("otel_kvpolicy.instrumentation.openai.streams.read_chunk", broken)
@@ -138,7 +133,9 @@ def test_a_broken_chunk_reader(
     assert len(instrumented.decided) == 1
 
 
-def test_a_broken_hook_and_a_broken_rule(server: StandIn, telemetry: Telemetry) -> None:
+def test_an_error_in_a_hook_or_a_custom_rule_does_not_change_the_call(
+    server: StandIn, telemetry: Telemetry
+) -> None:
     class Broken(KVCacheLayeringPolicy):
         def decide(self, **_: Any) -> KVCacheDecision:
             raise BrokenError
@@ -163,18 +160,18 @@ def test_a_broken_hook_and_a_broken_rule(server: StandIn, telemetry: Telemetry) 
     assert telemetry.total("kvpolicy.errors") == 3
 
 
-class Shouting(logging.Handler):
-    """A log handler of the user's that raises, which logging lets through to whoever logs."""
+class RaisingHandler(logging.Handler):
+    """A log handler of the application that raises. Logging does not catch the error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise BrokenError
 
 
-def test_a_broken_log_handler(
+def test_a_log_handler_that_raises_does_not_change_the_call(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SEAMS["policy"], broken)
-    handler = Shouting()
+    handler = RaisingHandler()
     logging.getLogger("otel_kvpolicy").addHandler(handler)
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
@@ -185,7 +182,7 @@ def test_a_broken_log_handler(
 
 
 @pytest.mark.parametrize("seam", ["answer", "answer_span"])
-def test_a_broken_reader_behind_a_with_block(
+def test_an_error_after_a_with_block_does_not_reach_the_caller(
     seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SEAMS[seam], broken)
@@ -201,7 +198,7 @@ def test_a_broken_reader_behind_a_with_block(
 
 
 @pytest.mark.parametrize("seam", ["_watch_chunks", "_watch_closing"])
-def test_a_stream_that_cannot_be_watched(
+def test_a_stream_that_cannot_be_watched_is_delivered(
     seam: str, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"otel_kvpolicy.instrumentation.openai.streams.{seam}", broken)
@@ -212,7 +209,7 @@ def test_a_stream_that_cannot_be_watched(
     assert len(instrumented.decided) == 2
 
 
-def test_a_broken_look_at_whether_we_are_wanted(
+def test_an_error_while_checking_for_suppression_does_not_change_the_call(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -224,7 +221,7 @@ def test_a_broken_look_at_whether_we_are_wanted(
     assert instrumented.total("kvpolicy.errors") == 1
 
 
-def test_a_broken_look_at_a_refusal(
+def test_an_error_while_reading_a_rejection_leaves_the_servers_error(
     instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("otel_kvpolicy.instrumentation.call.rejects", broken)
@@ -239,8 +236,8 @@ def test_a_broken_look_at_a_refusal(
     assert len(instrumented.decided) == 1
 
 
-def test_the_hook_runs_in_the_callers_own_thread(server: StandIn, telemetry: Telemetry) -> None:
-    """So one that hangs hangs the call: it is the caller's code, and nobody else can know when to give up on it."""
+def test_the_hook_runs_in_the_thread_of_the_caller(server: StandIn, telemetry: Telemetry) -> None:
+    """So a hook that hangs makes the call hang: only the application could set a time limit."""
     threads: list[int] = []
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(
@@ -256,13 +253,13 @@ def test_the_hook_runs_in_the_callers_own_thread(server: StandIn, telemetry: Tel
 
 
 class BrokenInstrument:
-    """Counter and histogram in one, broken."""
+    """A counter and histogram that raises."""
 
     add = record = broken
 
 
 class BrokenMeterProvider(NoOpMeterProvider):
-    """Gives this package broken instruments and everyone else ones that do nothing."""
+    """Returns broken instruments for this package and no-op instruments for others."""
 
     def get_meter(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if name != "otel_kvpolicy":
@@ -274,7 +271,7 @@ class BrokenMeterProvider(NoOpMeterProvider):
 
 
 @pytest.mark.parametrize("meters", [BrokenMeterProvider, NoOpMeterProvider])
-def test_broken_instruments_and_none(
+def test_broken_or_missing_instruments_do_not_change_the_call(
     server: StandIn, telemetry: Telemetry, meters: type[NoOpMeterProvider]
 ) -> None:
     instrumentor = KVPolicyInstrumentor()
@@ -290,15 +287,15 @@ def test_broken_instruments_and_none(
 
 
 class BrokenTracerProvider(TracerProvider):
-    """Gives this package spans that fail at one of their methods, and everyone else working ones."""
+    """Returns spans with one failing method for this package, and working spans for others."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
         self.method = method
 
-    def get_tracer(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if name != "otel_kvpolicy":
-            return super().get_tracer(name, *args, **kwargs)
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **kwargs: Any) -> Any:
+        if instrumenting_module_name != "otel_kvpolicy":
+            return super().get_tracer(instrumenting_module_name, *args, **kwargs)
         span = MagicMock(spec=NonRecordingSpan)
         span.is_recording.return_value = True
         span.get_span_context.return_value = INVALID_SPAN_CONTEXT
@@ -307,7 +304,9 @@ class BrokenTracerProvider(TracerProvider):
 
 
 @pytest.mark.parametrize("method", ["set_attributes", "is_recording", "end"])
-def test_broken_spans(server: StandIn, telemetry: Telemetry, method: str) -> None:
+def test_broken_spans_do_not_change_the_call(
+    server: StandIn, telemetry: Telemetry, method: str
+) -> None:
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(
         tracer_provider=BrokenTracerProvider(method), meter_provider=telemetry.meter_provider

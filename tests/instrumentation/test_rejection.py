@@ -1,4 +1,4 @@
-"""Servers that refuse the field: the call is repeated once without it, that origin is not asked again; other errors are the caller's."""
+"""Servers that reject the hint: the call is repeated once without it. Other errors stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BODY: dict[str, Any] = {
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_call_succeeds_without_the_hint(
+def test_a_rejected_call_is_repeated_once_and_the_hint_is_not_sent_again(
     style: Any, stream: bool, instrumented: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -44,9 +44,9 @@ def test_the_call_succeeds_without_the_hint(
         OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client,
     ):
         for _ in range(2):
-            answer = client.chat.completions.create(**BODY, stream=stream)
+            answer: Any = client.chat.completions.create(**BODY, stream=stream)
             if stream:
-                assert [chunk for chunk in answer]  # type: ignore[union-attr]
+                assert [chunk for chunk in answer]
         assert ["kv_transfer_params" in request.body for request in strict.requests] == [
             True,
             False,
@@ -62,7 +62,9 @@ def test_the_call_succeeds_without_the_hint(
     assert len([record for record in caplog.records if record.name == "otel_kvpolicy"]) == 1
 
 
-def test_async_and_responses(instrumented: Telemetry) -> None:
+def test_a_rejected_async_responses_call_is_repeated_without_the_hint(
+    instrumented: Telemetry,
+) -> None:
     async def run(base_url: str) -> None:
         async with AsyncOpenAI(base_url=base_url, api_key="key", max_retries=0) as client:
             assert (
@@ -77,7 +79,7 @@ def test_async_and_responses(instrumented: Telemetry) -> None:
         ]
 
 
-def test_another_400_reaches_the_caller_with_no_second_request(
+def test_another_400_reaches_the_caller_without_a_second_request(
     server: StandIn, instrumented: Telemetry
 ) -> None:
     with (
@@ -92,7 +94,7 @@ def test_another_400_reaches_the_caller_with_no_second_request(
     assert (instrumented.decided[0].attributes or {})["kvpolicy.hint.outcome"] == "applied"
 
 
-def test_a_strict_server_and_the_callers_own_field(instrumented: Telemetry) -> None:
+def test_a_rejected_hint_of_the_caller_is_not_repeated(instrumented: Telemetry) -> None:
     with (
         StandIn(strict="openai") as strict,
         OpenAI(base_url=strict.base_url, api_key="key", max_retries=0) as client,
@@ -112,16 +114,28 @@ def is_rejection(status: int, text: str) -> bool:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"error": {"message": "Unrecognized request argument supplied: kv_transfer_params", "param": null}}',
+        (
+            '{"error": {"message": "Unrecognized request argument supplied: kv_transfer_params",'
+            ' "param": null}}'
+        ),
         '{"error": {"message": "Unknown parameter", "param": "kv_transfer_params"}}',
         '{"error": {"message": "m", "param": "kv_transfer_params.lmcache.skip_save"}}',
-        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "kv_transfer_params"], "msg": "Extra inputs are not permitted"}]}',
-        "{\"message\": \"[{'type': 'extra_forbidden', 'loc': ('body', 'kv_transfer_params'), 'input': {}}]\"}",
-        '[{"error": {"message": "Invalid JSON payload received. Unknown name \\"kv_transfer_params\\": Cannot find field."}}]',
+        (
+            '{"detail": [{"type": "extra_forbidden", "loc": ["body", "kv_transfer_params"],'
+            ' "msg": "Extra inputs are not permitted"}]}'
+        ),
+        (
+            "{\"message\": \"[{'type': 'extra_forbidden', 'loc': ('body', 'kv_transfer_params'),"
+            " 'input': {}}]\"}"
+        ),
+        (
+            '[{"error": {"message": "Invalid JSON payload received. Unknown name'
+            ' \\"kv_transfer_params\\": Cannot find field."}}]'
+        ),
         "kv_transfer_params: Extra inputs are not permitted",
     ],
 )
-def test_refusals_are_recognised(text: str) -> None:
+def test_rejections_are_recognized(text: str) -> None:
     assert is_rejection(400, text)
     assert is_rejection(422, text)
     assert not is_rejection(500, text)
@@ -131,18 +145,24 @@ def test_refusals_are_recognised(text: str) -> None:
     "text",
     [
         '{"error": {"message": "max_tokens is invalid", "param": "max_tokens"}}',
-        '{"detail": [{"type": "missing", "loc": ["body", "messages"], "input": {"kv_transfer_params": {"lmcache.skip_save": true}}}]}',
-        "{\"message\": \"messages is invalid: {'messages': [], 'kv_transfer_params': {'lmcache.skip_save': True}}\"}",
-        '{"error": {"message": "Please explain what kv_transfer_params does", "param": "messages"}}',
+        (
+            '{"detail": [{"type": "missing", "loc": ["body", "messages"],'
+            ' "input": {"kv_transfer_params": {"lmcache.skip_save": true}}}]}'
+        ),
+        (
+            '{"message": "messages is invalid: {\'messages\': [],'
+            " 'kv_transfer_params': {'lmcache.skip_save': True}}\"}"
+        ),
+        '{"error": {"message": "Explain what kv_transfer_params does", "param": "messages"}}',
         "",
         "<html>",
     ],
 )
-def test_other_complaints_are_not_taken_for_refusals(text: str) -> None:
+def test_other_errors_are_not_rejections(text: str) -> None:
     assert not is_rejection(400, text)
 
 
-def test_what_is_no_status_error() -> None:
+def test_an_exception_without_a_status_is_not_a_rejection() -> None:
     assert rejection_of(ValueError("kv_transfer_params is unknown")) == (None, "")
 
 

@@ -1,4 +1,4 @@
-"""Streams: the span ends when the stream ends, fails, is closed, is dropped or cancelled, and what the caller gets is the stream itself."""
+"""Streams: the span ends when the stream ends, fails, or is closed, dropped or canceled."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BODY: dict[str, Any] = {
 }
 
 
-def the_span(telemetry: Telemetry) -> Any:
+def only_span(telemetry: Telemetry) -> Any:
     [span] = telemetry.spans("otel_kvpolicy")
     return span
 
 
-def test_the_span_is_open_while_the_stream_is(server: StandIn, instrumented: Telemetry) -> None:
+def test_the_span_ends_with_the_stream(server: StandIn, instrumented: Telemetry) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         stream = client.chat.completions.create(**BODY)
         assert type(stream) is Stream
@@ -36,17 +36,19 @@ def test_the_span_is_open_while_the_stream_is(server: StandIn, instrumented: Tel
         assert instrumented.spans("otel_kvpolicy") == []
         for _ in stream:
             pass
-    assert the_span(instrumented).attributes["gen_ai.usage.input_tokens"] > 0
+    assert only_span(instrumented).attributes["gen_ai.usage.input_tokens"] > 0
     assert instrumented.total("kvpolicy.decisions") == 1
 
 
-def test_closed_half_read(server: StandIn, instrumented: Telemetry) -> None:
+def test_a_half_read_stream_that_is_closed_ends_its_span(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         stream = client.chat.completions.create(**BODY)
         next(stream)
         stream.close()
         assert stream.response.is_closed
-        span = the_span(instrumented)
+        span = only_span(instrumented)
         stream.close()
     assert span.status.status_code is StatusCode.UNSET
     assert "gen_ai.usage.input_tokens" not in span.attributes
@@ -57,32 +59,38 @@ def test_closed_half_read(server: StandIn, instrumented: Telemetry) -> None:
     )
 
 
-def test_left_by_its_with_block(server: StandIn, instrumented: Telemetry) -> None:
+def test_leaving_the_with_block_ends_the_span(server: StandIn, instrumented: Telemetry) -> None:
     with (
         OpenAI(base_url=server.base_url, api_key="key") as client,
         client.chat.completions.create(**BODY) as stream,
     ):
         next(stream)
-    assert the_span(instrumented)
+    assert only_span(instrumented)
 
 
-def test_dropped_without_closing(server: StandIn, instrumented: Telemetry) -> None:
+def test_a_half_read_stream_that_is_dropped_ends_its_span(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         stream = client.chat.completions.create(**BODY)
         next(stream)
         del stream
         gc.collect()
-        assert the_span(instrumented)
+        assert only_span(instrumented)
 
 
-def test_dropped_unread(server: StandIn, instrumented: Telemetry) -> None:
+def test_an_unread_stream_that_is_dropped_ends_its_span(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         client.chat.completions.create(**BODY)
         gc.collect()
-        assert the_span(instrumented)
+        assert only_span(instrumented)
 
 
-def test_nothing_of_ours_keeps_the_stream_alive(server: StandIn, instrumented: Telemetry) -> None:
+def test_the_instrumentation_does_not_keep_the_stream_alive(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     import weakref
 
     with OpenAI(base_url=server.base_url, api_key="key") as client:
@@ -96,13 +104,15 @@ def test_nothing_of_ours_keeps_the_stream_alive(server: StandIn, instrumented: T
 
 
 @pytest.mark.parametrize("fault", ["reset", "broken_sse"])
-def test_a_stream_that_fails(server: StandIn, instrumented: Telemetry, fault: str) -> None:
+def test_a_failing_stream_marks_its_span_as_failed(
+    server: StandIn, instrumented: Telemetry, fault: str
+) -> None:
     with OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
         stream = client.chat.completions.create(**BODY, extra_headers={FAULT_HEADER: fault})
         with pytest.raises(Exception, match=r".") as raised:
             for _ in stream:
                 pass
-    span = the_span(instrumented)
+    span = only_span(instrumented)
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["error.type"].endswith(type(raised.value).__qualname__)
     assert span.events == ()  # an exception's message may quote the prompt
@@ -110,18 +120,18 @@ def test_a_stream_that_fails(server: StandIn, instrumented: Telemetry, fault: st
         instrumented.total("kvpolicy.prompt.tokens")
         == span.attributes["kvpolicy.signals.total_tokens"]
         > 0
-    )  # it had been processed
+    )  # the server had processed the prompt
 
 
-def test_a_raw_stream_read_line_by_line(server: StandIn, instrumented: Telemetry) -> None:
+def test_a_raw_stream_read_by_lines_ends_its_span(server: StandIn, instrumented: Telemetry) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         with client.chat.completions.with_streaming_response.create(**BODY) as response:
             assert instrumented.spans("otel_kvpolicy") == []
             assert any(line.startswith("data:") for line in response.iter_lines())
-        assert the_span(instrumented)
+        assert only_span(instrumented)
 
 
-async def test_async_closed_half_read_and_cancelled(
+async def test_async_streams_that_are_closed_or_cancelled_end_their_spans(
     server: StandIn, instrumented: Telemetry
 ) -> None:
     async with AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
@@ -147,12 +157,14 @@ async def test_async_closed_half_read_and_cancelled(
         with pytest.raises(asyncio.CancelledError):
             await task
         await stalled.close()
-    cancelled = instrumented.spans("otel_kvpolicy")[1]
-    assert cancelled.attributes
-    assert cancelled.attributes["error.type"].endswith("CancelledError")
+    canceled = instrumented.spans("otel_kvpolicy")[1]
+    assert canceled.attributes
+    assert str(canceled.attributes["error.type"]).endswith("CancelledError")
 
 
-async def test_async_cancelled_before_any_answer(instrumented: Telemetry) -> None:
+async def test_an_async_call_cancelled_before_its_answer_marks_its_span_as_failed(
+    instrumented: Telemetry,
+) -> None:
     with StandIn(latency=30) as slow:
         async with AsyncOpenAI(base_url=slow.base_url, api_key="key") as client:
             task = asyncio.create_task(client.chat.completions.create(**{**BODY, "stream": False}))
@@ -161,11 +173,13 @@ async def test_async_cancelled_before_any_answer(instrumented: Telemetry) -> Non
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-    assert the_span(instrumented).status.status_code is StatusCode.ERROR
+    assert only_span(instrumented).status.status_code is StatusCode.ERROR
     assert instrumented.total("kvpolicy.decisions") == 1
 
 
-async def test_async_dropped(server: StandIn, instrumented: Telemetry) -> None:
+async def test_an_async_stream_that_is_dropped_ends_its_span(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     async with AsyncOpenAI(base_url=server.base_url, api_key="key") as client:
         stream = await client.chat.completions.create(**BODY)
         await stream.__anext__()
@@ -175,10 +189,12 @@ async def test_async_dropped(server: StandIn, instrumented: Telemetry) -> None:
             await asyncio.sleep(0)
             if instrumented.spans("otel_kvpolicy"):
                 break
-    assert the_span(instrumented)
+    assert only_span(instrumented)
 
 
-def test_the_callers_context_is_as_it_was(server: StandIn, instrumented: Telemetry) -> None:
+def test_the_context_of_the_caller_does_not_change(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     from opentelemetry import trace
 
     before = trace.get_current_span()
@@ -202,7 +218,7 @@ def test_retries_are_one_decision(
         assert len(flaky.requests) == 3
         assert len({request.raw for request in flaky.requests}) == 1
     assert instrumented.total("kvpolicy.decisions") == 1
-    assert the_span(instrumented).status.status_code is StatusCode.UNSET
+    assert only_span(instrumented).status.status_code is StatusCode.UNSET
 
 
 def test_a_failed_call_keeps_its_exception_and_marks_the_span(instrumented: Telemetry) -> None:
@@ -213,7 +229,7 @@ def test_a_failed_call_keeps_its_exception_and_marks_the_span(instrumented: Tele
         with pytest.raises(APIError) as raised:
             client.chat.completions.create(**{**BODY, "stream": False})
         assert raised.value.__cause__ is None
-    span = the_span(instrumented)
+    span = only_span(instrumented)
     assert span.attributes["error.type"] == "openai.InternalServerError"
     assert span.status.description is None
     assert instrumented.points("kvpolicy.prompt.tokens") == []

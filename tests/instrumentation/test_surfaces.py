@@ -1,4 +1,4 @@
-"""Each surface of the client, each kind of call: decided once, hinted, on one span, in the metrics."""
+"""Every way to make a chat call: it is decided once, hinted, and recorded on one span."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor, kv_context
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
+from tests.conftest import attributes as attributes_of
 
 from . import surfaces
 from .surfaces import ASYNC, SYNC
@@ -32,7 +33,7 @@ def test_every_surface_is_decided_once(
     [request] = server.requests
     assert request.body["kv_transfer_params"] == SKIP
     [span] = instrumented.spans("otel_kvpolicy")
-    attributes = dict(span.attributes or {})
+    attributes = attributes_of(span)
     assert (span.name, span.kind) == ("chat stand-in", SpanKind.CLIENT)
     assert attributes["kvpolicy.decision"] == "skip"
     assert attributes["kvpolicy.hint.outcome"] == "applied"
@@ -50,7 +51,7 @@ def test_every_surface_is_decided_once(
 @pytest.mark.parametrize(
     "surface", [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_responses_stream]
 )
-def test_exemplars_lead_to_the_call(
+def test_exemplars_point_to_the_trace_of_the_call(
     surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
 ) -> None:
     surfaces.run(surface, server.base_url)
@@ -65,7 +66,7 @@ def test_exemplars_lead_to_the_call(
     assert instrumented.exemplar_traces() == {name: {span.context.trace_id} for name in metrics}
 
 
-def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry) -> None:
+def test_a_sampler_can_use_the_decision(server: StandIn, telemetry: Telemetry) -> None:
     class KeepSkips(Sampler):
         def should_sample(
             self,
@@ -75,7 +76,7 @@ def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry)
             kind: Any = None,
             attributes: Any = None,
             links: Any = None,
-            **_: Any,
+            trace_state: Any = None,
         ) -> SamplingResult:
             kept = (attributes or {}).get("kvpolicy.decision") == "skip"
             return SamplingResult(
@@ -96,7 +97,7 @@ def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry)
                 client.chat.completions.create(model="stand-in", messages=messages)  # type: ignore[arg-type]
     finally:
         instrumentor.uninstrument()
-    assert [span.attributes["kvpolicy.decision"] for span in telemetry.decided] == ["skip"]
+    assert [attributes_of(span)["kvpolicy.decision"] for span in telemetry.decided] == ["skip"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_sampler_can_go_by_the_decision(server: StandIn, telemetry: Telemetry)
         surfaces.a_responses_stream,
     ],
 )
-def test_a_stored_call_and_its_cached_tokens(
+def test_a_stored_call_is_cached_and_reports_its_cached_tokens(
     surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
 ) -> None:
     unique = [
@@ -119,27 +120,26 @@ def test_a_stored_call_and_its_cached_tokens(
     for _ in range(2):
         surfaces.run(surface, server.base_url, messages=unique)
     assert [request.body["kv_transfer_params"] for request in server.requests] == [STORE, STORE]
-    first, second = instrumented.decided
-    assert first.attributes and second.attributes
-    assert second.attributes["kvpolicy.reasons"] == ("long_shared_prefix",)
-    assert first.attributes["gen_ai.usage.cache_read.input_tokens"] == 0
-    assert second.attributes["gen_ai.usage.cache_read.input_tokens"] > 1000
+    first, second = map(attributes_of, instrumented.decided)
+    assert second["kvpolicy.reasons"] == ("long_shared_prefix",)
+    assert first["gen_ai.usage.cache_read.input_tokens"] == 0
+    assert second["gen_ai.usage.cache_read.input_tokens"] > 1000
     assert (
         instrumented.total("kvpolicy.cached.tokens")
-        == second.attributes["gen_ai.usage.cache_read.input_tokens"]
+        == second["gen_ai.usage.cache_read.input_tokens"]
     )
 
 
-def test_all_attributes_of_a_decision(server: StandIn, instrumented: Telemetry) -> None:
+def test_a_decision_has_all_attributes(server: StandIn, instrumented: Telemetry) -> None:
     surfaces.run(surfaces.create, server.base_url, messages=LONG_SYSTEM, temperature=0.5)
     [span] = instrumented.decided
     attributes = dict(span.attributes or {})
-    ours = {
+    recorded = {
         name.removeprefix("kvpolicy."): value
         for name, value in attributes.items()
         if name.startswith("kvpolicy.")
     }
-    assert ours == {
+    assert recorded == {
         "decision": "store",
         "skip_save": False,
         "cache_worthy": True,
@@ -170,7 +170,7 @@ def test_all_attributes_of_a_decision(server: StandIn, instrumented: Telemetry) 
 @pytest.mark.parametrize(
     "surface",
     [surfaces.create, surfaces.stream, surfaces.a_create, surfaces.a_stream],
-    ids=lambda each: each.__name__,
+    ids=lambda surface: surface.__name__,
 )
 def test_a_chat_span_of_another_instrumentation_is_annotated(
     surface: Callable[..., Any], server: StandIn, instrumented: Telemetry
@@ -193,7 +193,7 @@ def test_a_chat_span_of_another_instrumentation_is_annotated(
         {},
     ],
 )
-def test_a_span_that_is_no_chat_span_is_the_parent(
+def test_a_span_that_is_not_a_chat_span_becomes_the_parent(
     attributes: dict[str, Any], server: StandIn, instrumented: Telemetry
 ) -> None:
     tracer = instrumented.tracer_provider.get_tracer("theirs")
@@ -205,7 +205,7 @@ def test_a_span_that_is_no_chat_span_is_the_parent(
     assert "kvpolicy.decision" not in (outer.attributes or {})  # type: ignore[attr-defined]
 
 
-def test_the_http_span_is_the_chat_spans_child_and_its_id_reaches_the_server(
+def test_the_http_span_is_a_child_of_the_chat_span_and_its_id_reaches_the_server(
     server: StandIn, instrumented: Telemetry
 ) -> None:
     surfaces.run(surfaces.create, server.base_url)
@@ -218,7 +218,9 @@ def test_the_http_span_is_the_chat_spans_child_and_its_id_reaches_the_server(
     )
 
 
-def test_a_client_made_before_and_one_kept_after(server: StandIn, telemetry: Telemetry) -> None:
+def test_a_client_made_before_instrumenting_is_instrumented_until_it_is_removed(
+    server: StandIn, telemetry: Telemetry
+) -> None:
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         bound = client.chat.completions.create
         instrumentor = KVPolicyInstrumentor()
@@ -237,7 +239,7 @@ def test_a_client_made_before_and_one_kept_after(server: StandIn, telemetry: Tel
     assert len(telemetry.decided) == 1
 
 
-def test_uninstrument_restores_the_very_functions() -> None:
+def test_uninstrument_restores_the_original_functions() -> None:
     from openai._base_client import AsyncAPIClient, SyncAPIClient
 
     functions = SyncAPIClient.__dict__["request"], AsyncAPIClient.__dict__["request"]
@@ -258,7 +260,7 @@ def test_uninstrument_restores_the_very_functions() -> None:
     ] == before
 
 
-def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(
+def test_a_wrapper_of_another_library_still_works_after_uninstrument(
     server: StandIn, telemetry: Telemetry
 ) -> None:
     import wrapt
@@ -269,11 +271,11 @@ def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(tracer_provider=telemetry.tracer_provider)
 
-    def theirs(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    def their_wrapper(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
         seen.append(1)
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(SyncAPIClient, "request", theirs)
+    wrapt.wrap_function_wrapper(SyncAPIClient, "request", their_wrapper)
     try:
         instrumentor.uninstrument()
         surfaces.run(surfaces.create, server.base_url)
@@ -284,7 +286,9 @@ def test_a_wrapper_put_over_ours_survives_and_ours_is_inert(
     assert telemetry.decided == []
 
 
-def test_azure_clients_are_decided_and_not_sent(server: StandIn, instrumented: Telemetry) -> None:
+def test_calls_to_azure_are_decided_but_get_no_hint(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     with (
         AzureOpenAI(
             azure_endpoint=server.url, api_key="key", api_version="2025-01-01", max_retries=0
@@ -301,7 +305,7 @@ def test_azure_clients_are_decided_and_not_sent(server: StandIn, instrumented: T
     )
 
 
-def test_other_paths_pass_untouched(server: StandIn, instrumented: Telemetry) -> None:
+def test_other_paths_are_not_touched(server: StandIn, instrumented: Telemetry) -> None:
     with OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
         assert client.models.list().data
         with pytest.raises(Exception, match="404|Not Found"):
@@ -318,7 +322,7 @@ def test_other_paths_pass_untouched(server: StandIn, instrumented: Telemetry) ->
         ("KV_CACHE_TARGETS", "gb10.local", "excluded_target"),
     ],
 )
-def test_settings_that_send_nothing(
+def test_no_hint_is_sent_if_settings_forbid_it(
     monkeypatch: pytest.MonkeyPatch,
     server: StandIn,
     instrumented: Telemetry,
@@ -336,20 +340,20 @@ def test_settings_that_send_nothing(
 
 
 @pytest.mark.parametrize(
-    ("own", "decision"),
+    ("given_hint", "decision"),
     [
         ({"lmcache.skip_save": False}, "store"),
         ({"lmcache.max_offload_tokens": 0, "x": 1}, "skip"),
         ({"lmcache.skip_save": True}, "skip"),
     ],
 )
-def test_the_callers_own_hint_goes_out_as_it_is(
-    server: StandIn, instrumented: Telemetry, own: dict[str, Any], decision: str
+def test_a_hint_of_the_caller_is_sent_unchanged(
+    server: StandIn, instrumented: Telemetry, given_hint: dict[str, Any], decision: str
 ) -> None:
-    given = {"kv_transfer_params": own, "top_k": 5}
+    given = {"kv_transfer_params": given_hint, "top_k": 5}
     surfaces.run(surfaces.create, server.base_url, extra_body=given)
-    assert server.last.body["kv_transfer_params"] == own
-    assert given == {"kv_transfer_params": own, "top_k": 5}
+    assert server.last.body["kv_transfer_params"] == given_hint
+    assert given == {"kv_transfer_params": given_hint, "top_k": 5}
     [span] = instrumented.decided
     assert span.attributes
     assert (span.attributes["kvpolicy.hint.outcome"], span.attributes["kvpolicy.decision"]) == (
@@ -360,7 +364,7 @@ def test_the_callers_own_hint_goes_out_as_it_is(
     assert span.attributes["kvpolicy.cache_worthy"] is False
 
 
-def test_other_transfer_params_stay(server: StandIn, instrumented: Telemetry) -> None:
+def test_other_kv_transfer_params_are_kept(server: StandIn, instrumented: Telemetry) -> None:
     given = {"kv_transfer_params": {"do_remote_decode": False, "lmcache.tag.user": "u"}}
     surfaces.run(surfaces.create, server.base_url, extra_body=given)
     assert server.last.body["kv_transfer_params"] == {
@@ -371,7 +375,7 @@ def test_other_transfer_params_stay(server: StandIn, instrumented: Telemetry) ->
     assert given == {"kv_transfer_params": {"do_remote_decode": False, "lmcache.tag.user": "u"}}
 
 
-def test_a_cap_that_would_stop_the_server_is_warned_of_once(
+def test_a_cap_that_would_stop_the_server_is_reported_once(
     instrumented: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with StandIn() as doomed:
@@ -388,7 +392,7 @@ def test_a_cap_that_would_stop_the_server_is_warned_of_once(
     ]
 
 
-def test_policy_and_hook_options(server: StandIn, telemetry: Telemetry) -> None:
+def test_the_policy_and_hook_options_are_used(server: StandIn, telemetry: Telemetry) -> None:
     seen: list[tuple[Any, KVCacheDecision, Any]] = []
     instrumentor = KVPolicyInstrumentor()
     instrumentor.instrument(
@@ -409,16 +413,18 @@ def test_policy_and_hook_options(server: StandIn, telemetry: Telemetry) -> None:
     assert span.attributes["kvpolicy.decision"] == "store"
 
 
-def test_a_rule_of_ones_own(server: StandIn, instrumented: Telemetry) -> None:
+def test_a_custom_rule_decides(server: StandIn, instrumented: Telemetry) -> None:
     calls: list[dict[str, Any]] = []
 
-    class Mine(KVCacheLayeringPolicy):
+    class StoreAlways(KVCacheLayeringPolicy):
         def decide(self, **call: Any) -> KVCacheDecision:
             calls.append(call)
             return KVCacheDecision(cache_worthy=True, skip_save=False, reasons=["because"])
 
     KVPolicyInstrumentor().uninstrument()
-    KVPolicyInstrumentor().instrument(tracer_provider=instrumented.tracer_provider, policy=Mine())
+    KVPolicyInstrumentor().instrument(
+        tracer_provider=instrumented.tracer_provider, policy=StoreAlways()
+    )
     surfaces.run(surfaces.create, server.base_url, messages=LONG_SYSTEM)
     assert server.last.body["kv_transfer_params"] == STORE
     [call] = calls
@@ -429,7 +435,9 @@ def test_a_rule_of_ones_own(server: StandIn, instrumented: Telemetry) -> None:
     assert span.attributes["kvpolicy.reasons"] == ("because",)
 
 
-def test_what_the_caller_knows_of_its_calls(server: StandIn, instrumented: Telemetry) -> None:
+def test_kv_context_adds_role_agent_and_retrieved_block(
+    server: StandIn, instrumented: Telemetry
+) -> None:
     block = "fact " * 1000
     messages = [{"role": "user", "content": f"Answer from this: {block} What is it?"}]
     with kv_context(role="planner", agent_name="scout"):
@@ -447,7 +455,7 @@ def test_what_the_caller_knows_of_its_calls(server: StandIn, instrumented: Telem
     assert "gen_ai.agent.name" not in neither.attributes
 
 
-def test_suppressed_instrumentation_is_left_alone(server: StandIn, instrumented: Telemetry) -> None:
+def test_suppressed_calls_are_not_touched(server: StandIn, instrumented: Telemetry) -> None:
     from opentelemetry.instrumentation.utils import suppress_instrumentation
 
     with suppress_instrumentation():

@@ -1,4 +1,4 @@
-"""Processes that share what they learn through a real Redis, and what becomes of them without it."""
+"""Processes that share their counts through a real Redis, and what happens without it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 from tests.dashboards.tools import tool
 
-from .taught import active_state, question, teach
+from .trained_rule import active_state, question, train
 
 pytestmark = pytest.mark.live
 
@@ -36,7 +36,7 @@ redis = pytest.importorskip("redis")
 
 
 class Server:
-    """A Redis on a socket of its own."""
+    """A Redis server on its own socket."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "redis.sock"
@@ -92,8 +92,8 @@ class Process:
         self.clock = [0.0]
         self.rule = self.state.rule = AdaptiveRule(clock=lambda: self.clock[0])
 
-    def teach(self) -> None:
-        teach(self.rule, self.clock)
+    def train(self) -> None:
+        train(self.rule, self.clock)
 
     def skips(self) -> bool:
         body = {"model": "stand-in", "messages": question()}
@@ -101,10 +101,10 @@ class Process:
         return rule.decide(read_chat(body), "batch", boundaries_of(body, rule.key))[0].skip_save
 
 
-def test_what_one_process_learned_another_knows(store: Server) -> None:
+def test_a_process_gets_the_counts_of_another(store: Server) -> None:
     client = store.start()
     one, other = Process(store.url), Process(store.url)
-    one.teach()
+    one.train()
     assert (one.skips(), other.skips()) == (True, False)
     one.state.sync()
     other.state.sync()
@@ -114,7 +114,7 @@ def test_what_one_process_learned_another_knows(store: Server) -> None:
     assert "harbour" not in str(client.hgetall(KEY))
 
 
-def test_counts_add_up_whoever_shares_at_the_same_time(store: Server) -> None:
+def test_counts_of_concurrent_processes_add_up(store: Server) -> None:
     client = store.start()
     group = CallClass("batch", 0, 2, 0)
     processes = [Process(store.url) for _ in range(8)]
@@ -131,9 +131,9 @@ def test_counts_add_up_whoever_shares_at_the_same_time(store: Server) -> None:
     assert [process.faults for process in processes] == [[]] * 8
 
 
-def test_while_the_store_is_down_the_process_learns_on_and_shares_later(store: Server) -> None:
+def test_counts_learned_while_redis_is_down_are_shared_later(store: Server) -> None:
     process = Process(store.url)
-    process.teach()
+    process.train()
     process.state.sync()
     assert process.faults == ["redis"]
     assert process.skips()
@@ -143,7 +143,7 @@ def test_while_the_store_is_down_the_process_learns_on_and_shares_later(store: S
     assert client.hlen(KEY) == len(process.rule.export()["classes"])
 
 
-def test_a_store_that_was_emptied_makes_nobody_forget(store: Server) -> None:
+def test_processes_do_not_forget_if_redis_is_emptied(store: Server) -> None:
     client = store.start()
     group = CallClass("batch", 0, 2, 0)
     one, other = Process(store.url), Process(store.url)
@@ -166,7 +166,7 @@ def test_a_store_that_was_emptied_makes_nobody_forget(store: Server) -> None:
 @pytest.mark.parametrize(
     "counts", ["nan nan", "inf inf", "1e308 1e308", "-1 5", "1 -5", "1 nan", "x"]
 )
-def test_counts_that_make_no_sense_are_begun_anew(store: Server, counts: str) -> None:
+def test_invalid_counts_are_reset(store: Server, counts: str) -> None:
     client = store.start()
     client.hset(KEY, '["a", 0, 1, 0]', counts)
     fleet = Fleet(store.url)
@@ -176,7 +176,7 @@ def test_counts_that_make_no_sense_are_begun_anew(store: Server, counts: str) ->
     fleet.close()
 
 
-def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
+def test_foreign_fields_are_ignored(store: Server) -> None:
     client = store.start()
     client.hset(
         KEY,
@@ -203,7 +203,7 @@ def test_what_another_hand_has_put_there_is_passed_over(store: Server) -> None:
     assert process.faults == ["redis"]
 
 
-def test_the_table_is_bounded_and_follows_its_traffic(store: Server) -> None:
+def test_the_number_of_classes_is_bounded_and_counts_follow_the_traffic(store: Server) -> None:
     client = store.start()
     process = Process(store.url)
     fleet_new = {
@@ -222,7 +222,7 @@ def test_the_table_is_bounded_and_follows_its_traffic(store: Server) -> None:
     fleet.close()
 
 
-def test_an_agent_of_any_name_is_shared(store: Server) -> None:
+def test_a_class_with_any_agent_name_is_shared(store: Server) -> None:
     store.start()
     one, other = Process(store.url), Process(store.url)
     group = CallClass("\U0001f600" * 64, 4, 16, 4)
@@ -253,12 +253,15 @@ def test_no_password_is_logged(
 APP = """
 from openai import OpenAI
 with OpenAI(api_key="key") as client:
-    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2)
+    messages = [{"role": "user", "content": "hi"}]
+    client.chat.completions.create(model="stand-in", messages=messages, max_tokens=2)
 """
 
 
-def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_path: Path) -> None:
-    """Bytes that never make an answer: no timeout of a socket ends that."""
+def test_a_server_that_never_completes_an_answer_does_not_delay_the_exit(
+    server: StandIn, tmp_path: Path
+) -> None:
+    """The server sends single bytes that never form an answer, so no socket timeout applies."""
     path, over = tmp_path / "learned.json", threading.Event()
 
     def drip(connection: socket.socket) -> None:
@@ -279,7 +282,7 @@ def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_p
             if not name.startswith(("OTEL_", "KV_CACHE_"))
         }
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        knobs = {
+        settings_given = {
             "KV_CACHE_RULE": "adaptive",
             "KV_CACHE_STATE_FILE": str(path),
             "KV_CACHE_REDIS_URL": url,
@@ -302,7 +305,7 @@ def test_a_server_that_drips_keeps_no_process_from_ending(server: StandIn, tmp_p
         try:
             subprocess.run(
                 command,
-                env={**clean, **knobs, "OPENAI_BASE_URL": server.base_url},
+                env={**clean, **settings_given, "OPENAI_BASE_URL": server.base_url},
                 check=True,
                 timeout=45,
             )
@@ -327,7 +330,7 @@ state.close()
 os.waitpid(child, 0)
 print("ended", flush=True)
 """
-"""A worker that is forked while the thread imports redis, and imports it too."""
+"""A worker that is forked while the thread imports redis, and that imports it too."""
 
 SLOW = """
 import threading
@@ -347,12 +350,12 @@ def test_a_worker_forked_while_redis_is_imported_can_import_it(tmp_path: Path) -
         try:
             assert process.communicate(timeout=20)[0] == "ended\n"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the child holds the pipe too
+            os.killpg(process.pid, signal.SIGKILL)  # the child has the pipe open, too
             raise
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://host", "redis://127.0.0.1:1/0"])
-def test_a_url_that_leads_nowhere_is_a_counted_fault(url: str) -> None:
+def test_an_unusable_url_is_counted_as_an_error(url: str) -> None:
     process = Process(url)
     process.state.sync()
     assert process.faults == ["redis"]

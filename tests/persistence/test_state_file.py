@@ -1,4 +1,4 @@
-"""What was learned survives a restart, and no state of the file or its disk touches a call."""
+"""The state survives a restart, and no problem with the file or its disk affects a call."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-from .taught import active_state, said, taught_file, teach
+from .trained_rule import active_state, message, train, trained_file
 
 APP = """
 from openai import OpenAI
 with OpenAI(api_key="key") as client:
-    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi " * 2000}], max_tokens=2)
+    messages = [{"role": "user", "content": "hi " * 2000}]
+    client.chat.completions.create(model="stand-in", messages=messages, max_tokens=2)
 """
 
 
 def call(server: StandIn) -> None:
+    messages: Any = [message("user", "hi")]
     with OpenAI(base_url=server.base_url, api_key="key") as client:
         assert client.chat.completions.create(
-            model="stand-in", messages=[said("user", "hi")], max_tokens=2
+            model="stand-in", messages=messages, max_tokens=2
         ).choices
 
 
-def failed(seam: str, error: Exception) -> None:
+def fail_test(seam: str, error: Exception) -> None:
     pytest.fail(f"{seam}: {error!r}")
 
 
 def new_state() -> AdaptiveState:
-    """The state of a process that starts with the settings as they are, without its thread."""
-    state = AdaptiveState(failed)
+    """Return the state of a process that starts with the current settings, without its thread."""
+    state = AdaptiveState(fail_test)
     state.rule = state._make(settings.current())
     return state
 
@@ -52,13 +54,13 @@ def rule_of(state: AdaptiveState) -> AdaptiveRule:
 
 
 def restart(path: Path) -> AdaptiveRule:
-    """The rule of a process that starts with the file."""
+    """Return the rule of a process that starts with the file."""
     configure(rule="adaptive", state_file=str(path))
     return rule_of(new_state())
 
 
 @pytest.mark.slow
-def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path: Path) -> None:
+def test_a_process_passes_its_state_to_the_next_one(server: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "state" / "learned.json"
     clean = {
         name: value
@@ -86,7 +88,7 @@ def test_a_process_leaves_what_it_learned_to_the_next(server: StandIn, tmp_path:
     assert [file.name for file in path.parent.iterdir()] == ["learned.json"]
 
 
-def test_it_is_written_and_read_whole(
+def test_the_file_is_written_and_read_completely(
     server: StandIn, instrumented: Telemetry, tmp_path: Path
 ) -> None:
     path = tmp_path / "learned.json"
@@ -99,15 +101,13 @@ def test_it_is_written_and_read_whole(
 
 
 def counts(state: dict[str, Any]) -> dict[tuple[Any, ...], float]:
-    """Calls by class."""
+    """Return the calls by class."""
     return {tuple(group): calls for *group, calls, _ in state["classes"]}
 
 
 @pytest.mark.parametrize("end", [False, True])
-def test_a_file_set_while_the_process_runs_is_read_before_it_is_written(
-    tmp_path: Path, end: bool
-) -> None:
-    path = taught_file(tmp_path)
+def test_a_file_that_is_set_later_is_read_before_it_is_written(tmp_path: Path, end: bool) -> None:
+    path = trained_file(tmp_path)
     before = json.loads(path.read_text())
     configure(rule="adaptive")
     state = new_state()
@@ -119,32 +119,28 @@ def test_a_file_set_while_the_process_runs_is_read_before_it_is_written(
     assert json.loads(path.read_text()) == before
 
 
-def test_what_was_learned_before_a_file_was_set_counts_too(tmp_path: Path) -> None:
-    path, other = taught_file(tmp_path), tmp_path / "other.json"
+def test_counts_from_before_the_file_was_set_are_added(tmp_path: Path) -> None:
+    path, other = trained_file(tmp_path), tmp_path / "other.json"
     before = json.loads(path.read_text())
     configure(rule="adaptive")
     state, clock = new_state(), [0.0]
     rule = rule_of(state)
-    rule._clock = lambda: 3 * clock[0]  # prompts come back later than the file says
-    teach(rule, clock)
-    own = rule.export()
-    for name in (
-        path,
-        path,
-        other,
-        path,
-    ):  # read once: what it holds afterwards is what this process has written
+    rule._clock = lambda: 3 * clock[0]  # prompts come back later than in the file
+    train(rule, clock)
+    learned = rule.export()
+    # A file is read only once: afterwards it holds what this process has written.
+    for name in (path, path, other, path):
         configure(state_file=str(name))
         state.sync()
         written = json.loads(name.read_text())
         assert counts(written) == {
-            group: counts(before)[group] + calls for group, calls in counts(own).items()
+            group: counts(before)[group] + calls for group, calls in counts(learned).items()
         }
-        assert written["lifetime"] == own["lifetime"] != before["lifetime"]
-        assert written["gap_seconds"] == own["gap_seconds"] != before["gap_seconds"]
+        assert written["lifetime"] == learned["lifetime"] != before["lifetime"]
+        assert written["gap_seconds"] == learned["gap_seconds"] != before["gap_seconds"]
 
 
-def test_a_damaged_file_set_while_the_process_runs_is_set_aside(
+def test_a_damaged_file_that_is_set_later_is_renamed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "learned.json"
@@ -161,7 +157,7 @@ def test_a_damaged_file_set_while_the_process_runs_is_set_aside(
 def test_a_file_that_cannot_be_read_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, faults = taught_file(tmp_path), []
+    path, faults = trained_file(tmp_path), []
     before = path.read_bytes()
 
     def unreadable(_: Path) -> bytes:
@@ -186,12 +182,21 @@ def with_reuse(reuse: str) -> bytes:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"version": 1}', b'{"version": 2, "gap_seconds": "x"}',
-        with_reuse("9" * 400), with_reuse("NaN"), b"[" * 100_000, with_reuse("0.3" + " " * (4 << 20)),
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"null",
+        b'{"version": 1}',
+        b'{"version": 2, "gap_seconds": "x"}',
+        with_reuse("9" * 400),
+        with_reuse("NaN"),
+        b"[" * 100_000,
+        with_reuse("0.3" + " " * (4 << 20)),
     ],
     ids=range(11),
-)  # fmt: skip
-def test_a_damaged_file_is_set_aside_with_a_warning(
+)
+def test_a_damaged_file_is_renamed_with_a_warning(
     server: StandIn,
     instrumented: Telemetry,
     tmp_path: Path,
@@ -203,14 +208,14 @@ def test_a_damaged_file_is_set_aside_with_a_warning(
     configure(rule="adaptive", state_file=str(path))
     call(server)
     assert path.with_name("learned.json.damaged").read_bytes() == content
-    [said] = [
+    [warning] = [
         record.message for record in caplog.records if "KV_CACHE_STATE_FILE" in record.message
     ]
-    assert str(path) in said
+    assert str(path) in warning
     assert instrumented.total("kvpolicy.errors") == 0
 
 
-def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(
+def test_a_file_that_cannot_be_written_is_counted_as_an_error(
     server: StandIn, instrumented: Telemetry, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -222,15 +227,13 @@ def test_a_file_that_cannot_be_written_is_counted_and_no_call_fails(
     }
 
 
-def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(
+def test_a_pipe_is_neither_read_nor_replaced(
     server: StandIn, instrumented: Telemetry, tmp_path: Path
 ) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = os.open(
-        path, os.O_RDWR
-    )  # so that who reads it all the same fails this test, and does not hang it
-    os.write(writer, b"x")
+    writer = os.open(path, os.O_RDWR)
+    os.write(writer, b"x")  # so that reading the pipe would fail this test instead of hanging it
     configure(rule="adaptive", state_file=str(path))
     thread = threading.Thread(target=call, args=(server,), daemon=True)
     thread.start()
@@ -245,7 +248,7 @@ def test_what_is_no_ordinary_file_is_neither_waited_for_nor_replaced(
     os.close(writer)
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     path, there = tmp_path / "learned.json", tmp_path / "volume" / "learned.json"
     path.symlink_to(there)
     state_file.save(AdaptiveRule(), path)

@@ -1,4 +1,4 @@
-"""The boundaries of a prompt: what starts alike is recognised, what does not is not."""
+"""Boundaries of a prompt: prompts that start alike are recognized, others are not."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ JSON = st.recursive(
 )
 
 
-def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def message(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
 TALK = [
-    said("system", "rules"),
-    said("user", "hi"),
-    said("assistant", "yes"),
-    said("user", "and?"),
-    said("assistant", "no"),
-    said("user", "ok"),
+    message("system", "rules"),
+    message("user", "hi"),
+    message("assistant", "yes"),
+    message("user", "and?"),
+    message("assistant", "no"),
+    message("user", "ok"),
 ]
 
 
-def spelled(chain: Boundaries) -> TraceBoundaries:
-    """All boundaries of a chain, from the start on."""
+def evaluated(chain: Boundaries) -> TraceBoundaries:
+    """Return all boundaries of a prompt, from its start."""
     hashes = list(chain.backwards())[::-1]
     return TraceBoundaries(
-        hashes, [chain.chars_before(at) for at in range(-len(hashes), 0)], chain.parent
+        hashes, [chain.chars_before(index) for index in range(-len(hashes), 0)], chain.parent
     )
 
 
 def boundaries_of(
     body: Mapping[str, Any], key: int, text: CallText | None = None
 ) -> TraceBoundaries:
-    return spelled(lazy_boundaries_of(body, key, text))
+    return evaluated(lazy_boundaries_of(body, key, text))
 
 
 def chain(messages: Any, **more: Any) -> TraceBoundaries:
@@ -72,12 +72,12 @@ def chain(messages: Any, **more: Any) -> TraceBoundaries:
 
 
 def parent_of(chain: TraceBoundaries) -> int:
-    """The boundary at which the call before ended."""
+    """Return the boundary at which the previous call ended."""
     assert chain.parent is not None
     return chain.hashes[chain.parent]
 
 
-def test_a_call_is_found_again_in_the_call_that_continues_it() -> None:
+def test_a_call_is_recognized_in_the_call_that_continues_it() -> None:
     first, second = chain(TALK[:2]), chain(TALK[:4])
     assert parent_of(second) == first.hashes[-1]
     assert second.parent is not None
@@ -88,8 +88,8 @@ def test_a_call_is_found_again_in_the_call_that_continues_it() -> None:
     assert first.parent is None
 
 
-def test_calls_that_share_a_system_prompt_share_its_boundary_alone() -> None:
-    one, other = chain(TALK[:2]), chain([TALK[0], said("user", "something else")])
+def test_calls_that_share_a_system_prompt_share_only_its_boundary() -> None:
+    one, other = chain(TALK[:2]), chain([TALK[0], message("user", "something else")])
     assert one.hashes[0] == other.hashes[0]
     assert one.hashes[-1] != other.hashes[-1]
 
@@ -100,17 +100,17 @@ def test_calls_that_share_a_system_prompt_share_its_boundary_alone() -> None:
         {"model": "other"},
         {"tools": [{"type": "function", "function": {"name": "tide"}}]},
         {"instructions": "be brief"},
-        {"messages": [said("developer", "rules"), *TALK[1:4]]},
-        {"messages": [said("system", "rules!"), *TALK[1:4]]},
+        {"messages": [message("developer", "rules"), *TALK[1:4]]},
+        {"messages": [message("system", "rules!"), *TALK[1:4]]},
     ],
 )
-def test_what_stands_before_tells_prompts_apart(changed: dict[str, Any]) -> None:
+def test_prompts_that_differ_before_the_end_share_no_boundary(changed: dict[str, Any]) -> None:
     plain = chain(TALK[:4])
     other = boundaries_of({"model": "m", "messages": TALK[:4]} | changed, KEY)
     assert not set(plain.hashes) & set(other.hashes)
 
 
-def test_tool_calls_tell_prompts_apart() -> None:
+def test_prompts_with_different_tool_calls_differ() -> None:
     def after(arguments: str) -> TraceBoundaries:
         call = {
             "id": arguments,
@@ -120,8 +120,8 @@ def test_tool_calls_tell_prompts_apart() -> None:
         return chain(
             [
                 TALK[1],
-                said("assistant", None, tool_calls=[call]),
-                said("tool", "7", tool_call_id=arguments),
+                message("assistant", None, tool_calls=[call]),
+                message("tool", "7", tool_call_id=arguments),
             ]
         )
 
@@ -129,9 +129,15 @@ def test_tool_calls_tell_prompts_apart() -> None:
     assert after("a").hashes[-1] == after("a").hashes[-1]
 
 
-def test_tool_calls_given_as_a_generator_are_left_to_the_client() -> None:
+def test_a_generator_of_tool_calls_is_not_consumed() -> None:
     calls = iter([{"id": "a", "type": "function", "function": {"name": "tide", "arguments": "{}"}}])
-    chain([TALK[1], said("assistant", None, tool_calls=calls), said("tool", "7", tool_call_id="a")])
+    chain(
+        [
+            TALK[1],
+            message("assistant", None, tool_calls=calls),
+            message("tool", "7", tool_call_id="a"),
+        ]
+    )
     assert len(list(calls)) == 1
 
 
@@ -140,11 +146,11 @@ def test_another_key_gives_other_hashes() -> None:
     assert not set(boundaries_of(body, 1).hashes) & set(boundaries_of(body, 2).hashes)
 
 
-def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
+def test_content_in_parts_and_messages_as_objects_are_recognized() -> None:
     parts = [
-        said("user", [{"type": "text", "text": "hi"}]),
-        said("assistant", [{"type": "text", "text": "yes"}]),
-        said("user", "and?"),
+        message("user", [{"type": "text", "text": "hi"}]),
+        message("assistant", [{"type": "text", "text": "yes"}]),
+        message("user", "and?"),
     ]
     assert chain(parts[:1]).hashes[-1] == parent_of(chain(parts))
     objects = [
@@ -155,11 +161,11 @@ def test_the_same_in_parts_or_as_objects_stays_the_same_to_itself() -> None:
     assert chain(objects[:1]).hashes[-1] == parent_of(chain(objects))
 
 
-def test_responses_requests() -> None:
+def test_a_responses_request_is_recognized_in_its_continuation() -> None:
     call = {"type": "function_call", "call_id": "1", "name": "tide", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "1", "output": "7"}
     first = boundaries_of({"input": "hi", "instructions": "rules"}, KEY)
-    start, more = [said("user", "hi")], [said("user", "hi"), call, result]
+    start, more = [message("user", "hi")], [message("user", "hi"), call, result]
     second = boundaries_of({"input": more, "instructions": "rules"}, KEY)
     assert len(first.hashes) == 1
     assert (
@@ -168,26 +174,26 @@ def test_responses_requests() -> None:
     )
 
 
-def test_a_picture_or_an_item_later_does_not_hide_the_plain_beginning() -> None:
-    picture = said(
+def test_a_later_picture_does_not_change_the_boundaries_before_it() -> None:
+    picture = message(
         "user",
         [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,"}}],
     )
     for earlier in (TALK[:2], TALK[:4]):
-        later = chain([*earlier, said("assistant", "yes"), picture])
+        later = chain([*earlier, message("assistant", "yes"), picture])
         assert parent_of(later) == chain(earlier).hashes[-1]
     call = {"id": "1", "type": "function", "function": {"name": "tide", "arguments": "{}"}}
     tools = [
         TALK[1],
-        said("assistant", None, tool_calls=[call]),
-        said("tool", "7", tool_call_id="1"),
+        message("assistant", None, tool_calls=[call]),
+        message("tool", "7", tool_call_id="1"),
     ]
-    later = chain([*tools, said("assistant", "yes"), picture])
+    later = chain([*tools, message("assistant", "yes"), picture])
     assert parent_of(later) == chain(tools).hashes[-1]
 
 
-def test_a_plain_message_in_parts_reads_as_the_parts_do_whatever_else_is_odd() -> None:
-    odd = said(
+def test_a_later_message_of_an_unusual_shape_does_not_change_the_boundaries_before_it() -> None:
+    odd = message(
         "user",
         [
             {"type": "text", "text": ["no", "text"]},
@@ -200,37 +206,41 @@ def test_a_plain_message_in_parts_reads_as_the_parts_do_whatever_else_is_odd() -
         [{"type": "text", "text": "see"}],
         [{"type": "image_url", "image_url": "data:,"}],
     ):
-        begun = [said("user", first)]
-        assert parent_of(chain([*begun, said("assistant", "yes"), odd])) == chain(begun).hashes[-1]
+        begun = [message("user", first)]
+        assert (
+            parent_of(chain([*begun, message("assistant", "yes"), odd])) == chain(begun).hashes[-1]
+        )
 
 
 def test_a_long_prompt_has_few_boundaries() -> None:
-    talk = [said("user" if at % 2 == 0 else "assistant", f"{at}") for at in range(1000)]
-    found = chain([said("system", "rules"), *talk])
-    assert len(found.hashes) <= 6
-    assert found.chars[-1] == len("rules") + sum(len(f"{at}") for at in range(1000))
+    talk = [message("user" if index % 2 == 0 else "assistant", f"{index}") for index in range(1000)]
+    boundaries = chain([message("system", "rules"), *talk])
+    assert len(boundaries.hashes) <= 6
+    assert boundaries.chars[-1] == len("rules") + sum(len(f"{index}") for index in range(1000))
 
 
 @settings(max_examples=300, deadline=None)
 @given(messages=MESSAGES)
-def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
-    found = chain(messages)
+def test_any_conversation_has_ordered_and_repeatable_boundaries(
+    messages: list[dict[str, Any]],
+) -> None:
+    boundaries = chain(messages)
     if not messages:
-        assert found == spelled(NO_BOUNDARIES)
+        assert boundaries == evaluated(NO_BOUNDARIES)
         return
-    assert len(found.hashes) == len(found.chars) <= 6
-    assert list(found.chars) == sorted(found.chars)
-    assert chain(copy.deepcopy(messages)) == found
-    assert chain([*messages[:-1], said("user", "a new end")]).hashes[-1] != found.hashes[-1]
+    assert len(boundaries.hashes) == len(boundaries.chars) <= 6
+    assert list(boundaries.chars) == sorted(boundaries.chars)
+    assert chain(copy.deepcopy(messages)) == boundaries
+    assert chain([*messages[:-1], message("user", "a new end")]).hashes[-1] != boundaries.hashes[-1]
     replies = [
-        at
-        for at, message in enumerate(messages)
-        if at and message["role"] == "assistant" != messages[at - 1]["role"]
+        index
+        for index, message in enumerate(messages)
+        if index and message["role"] == "assistant" != messages[index - 1]["role"]
     ]
     if replies and not isinstance(messages[0]["content"], (list, type(None))):
         before = chain(messages[: replies[-1]])
         if all(isinstance(message["content"], str) for message in messages):
-            assert parent_of(found) == before.hashes[-1]
+            assert parent_of(boundaries) == before.hashes[-1]
 
 
 @settings(max_examples=300, deadline=None)
@@ -239,18 +249,18 @@ def test_boundaries_of_any_conversation(messages: list[dict[str, Any]]) -> None:
         st.sampled_from(["messages", "input", "tools", "instructions", "model"]), JSON, max_size=5
     )
 )
-def test_no_body_fails_it(body: dict[str, Any]) -> None:
-    found = boundaries_of(body, KEY)
-    assert len(found.hashes) == len(found.chars) <= 6
+def test_any_body_has_at_most_six_boundaries(body: dict[str, Any]) -> None:
+    boundaries = boundaries_of(body, KEY)
+    assert len(boundaries.hashes) == len(boundaries.chars) <= 6
 
 
-def test_a_cyclic_body_ends() -> None:
+def test_hashing_a_cyclic_message_terminates() -> None:
     loop: dict[str, Any] = {"role": "user"}
     loop["content"] = [loop]
     assert len(chain([loop]).hashes) == 1
 
 
-def test_tools_and_instructions_stand_before_the_first_message() -> None:
+def test_tools_and_instructions_count_before_the_first_message() -> None:
     tools = [
         {
             "type": "function",
@@ -271,31 +281,31 @@ def test_tools_and_instructions_stand_before_the_first_message() -> None:
 
 
 @given(MESSAGES)
-def test_what_was_counted_changes_no_boundary(messages: list[dict[str, Any]]) -> None:
+def test_passing_the_counts_does_not_change_the_boundaries(messages: list[dict[str, Any]]) -> None:
     body = {"model": "m", "messages": messages}
     counted, fresh = boundaries_of(body, KEY, read_chat(body)), boundaries_of(body, KEY)
     assert (counted.hashes, counted.parent) == (fresh.hashes, fresh.parent)
 
 
 class Cycle(dict[str, Any]):
-    """Holds itself fifty times, and says so when it is looked into without end."""
+    """A mapping that contains itself 50 times, and raises if it is read too often."""
 
-    looks = 0
+    reads = 0
 
     def __init__(self) -> None:
-        super().__init__({str(at): self for at in range(50)})
+        super().__init__({str(index): self for index in range(50)})
 
     def items(self) -> Any:
-        self.looks += 1
-        if self.looks > 20_000:
+        self.reads += 1
+        if self.reads > 20_000:
             raise RecursionError
         return super().items()
 
 
 @pytest.mark.parametrize("where", ["model", "tools", "tool_calls"])
-def test_a_body_that_holds_itself_is_looked_into_for_a_while_only(where: str) -> None:
+def test_reading_a_body_that_contains_itself_is_bounded(where: str) -> None:
     cycle = Cycle()
-    said_so = said("assistant", "yes", **({"tool_calls": cycle} if where == "tool_calls" else {}))
+    reply = message("assistant", "yes", **({"tool_calls": cycle} if where == "tool_calls" else {}))
     more = (
         {"model": cycle}
         if where == "model"
@@ -303,20 +313,20 @@ def test_a_body_that_holds_itself_is_looked_into_for_a_while_only(where: str) ->
         if where == "tools"
         else {}
     )
-    assert len(chain([said("user", "hi"), said_so, said("tool", "ok")], **more).hashes) == 2
-    assert cycle.looks > 0
+    assert len(chain([message("user", "hi"), reply, message("tool", "ok")], **more).hashes) == 2
+    assert cycle.reads > 0
 
 
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation"])
-def test_a_prompt_that_the_server_holds_is_not_taken_for_what_the_body_says_of_it(
+def test_a_request_that_continues_a_stored_response_has_no_boundaries(
     field: str,
 ) -> None:
     body = {"model": "m", "input": "and then?"}
     assert len(boundaries_of(body, KEY).hashes) == 1
-    assert boundaries_of({**body, field: "resp_1"}, KEY) == spelled(NO_BOUNDARIES)
+    assert boundaries_of({**body, field: "resp_1"}, KEY) == evaluated(NO_BOUNDARIES)
 
 
-def test_each_salt_has_a_cache_of_its_own() -> None:
+def test_prompts_with_different_cache_salts_share_no_boundary() -> None:
     one, other = chain(TALK, cache_salt="a"), chain(TALK, cache_salt="b")
     assert chain(TALK, cache_salt="a") == one
     assert not {*one.hashes} & {*other.hashes, *chain(TALK).hashes}

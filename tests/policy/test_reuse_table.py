@@ -1,4 +1,4 @@
-"""The table of reuse by class: few classes, bounded, mergeable."""
+"""The table of reuse by class: its size is bounded, and tables can be merged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from otel_kvpolicy.policy.adaptive.reuse_table import (
         (99, 40_000, 1.0, "chat, 8+ turns, 32k-64k tokens, 75-100% seen"),
     ],
 )
-def test_classes_in_words(turns: int, tokens: int, seen: float, text: str) -> None:
+def test_a_class_is_described_in_words(turns: int, tokens: int, seen: float, text: str) -> None:
     assert str(class_of("chat", turns, tokens, seen)) == text
 
 
@@ -39,7 +39,7 @@ def test_buckets_are_few(turns: int, tokens: int, seen: float) -> None:
     assert str(group)
 
 
-def test_what_is_not_known_is_taken_from_all_and_then_from_itself() -> None:
+def test_reuse_starts_from_the_overall_share_and_then_follows_the_class() -> None:
     table = ReuseTable()
     chat, batch = table.tally(CallClass("chat", 0, 1, 0)), table.tally(CallClass("batch", 0, 1, 0))
     assert table.reuse(chat, 1.0)[0] == pytest.approx(0.3)
@@ -52,7 +52,7 @@ def test_what_is_not_known_is_taken_from_all_and_then_from_itself() -> None:
     assert table.reuse(batch, 1.0)[0] < 0.02
 
 
-def test_doubt_shrinks_with_what_is_known_and_grows_where_little_is_seen() -> None:
+def test_the_error_shrinks_with_more_calls_and_grows_if_few_returns_are_visible() -> None:
     table = ReuseTable()
     tally = table.tally(CallClass("", 0, 1, 0))
     share, few = table.reuse(tally, 1.0)
@@ -85,7 +85,7 @@ def test_labels_and_classes_are_bounded() -> None:
     )
 
 
-def test_new_counts_are_given_once_and_taken_back() -> None:
+def test_new_counts_are_returned_once_and_can_be_given_back() -> None:
     table = ReuseTable()
     group = CallClass("", 0, 1, 0)
     table.count(table.tally(group), 3.0, 1.0)
@@ -96,7 +96,7 @@ def test_new_counts_are_given_once_and_taken_back() -> None:
     assert table.take_new() == {group: (4.0, 1.0)}
 
 
-def test_a_fleet_s_counts_replace_its_own_and_new_ones_stay_on_top() -> None:
+def test_counts_of_a_fleet_replace_own_counts_and_new_counts_are_added() -> None:
     table = ReuseTable()
     group = CallClass("", 0, 1, 0)
     table.count(table.tally(group), 10.0, 5.0)

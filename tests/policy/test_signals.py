@@ -1,4 +1,4 @@
-"""What is counted: text yes; pictures, sound, files and bytes no; and nothing that is asked to count may hang or raise."""
+"""Counting: text counts, media and bytes do not, and no value makes counting hang or raise."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_text_counts_and_media_does_not(content: Any, chars: int) -> None:
     assert content_chars(content) == chars
 
 
-def test_returned_data_counts_about_as_its_json() -> None:
+def test_data_counts_about_as_much_as_its_json() -> None:
     data = {"rows": [{"name": "a" * 50, "price": 12} for _ in range(20)]}
     assert content_chars(data) == pytest.approx(len(json.dumps(data)), rel=0.1)
 
 
-def test_a_mapping_of_another_kind_is_read_as_a_dict_is() -> None:
+def test_any_mapping_is_read_like_a_dict() -> None:
     part = {"type": "text", "text": "quay", "name": "mole"}
     assert (
         content_chars(MappingProxyType(part))
@@ -79,7 +79,7 @@ def test_a_mapping_of_another_kind_is_read_as_a_dict_is() -> None:
     )
 
 
-def test_nothing_is_counted_after_what_holds_itself() -> None:
+def test_counting_stops_at_a_value_that_contains_itself() -> None:
     loop: dict[str, Any] = {"type": "note", "text": "quay"}
     loop["content"] = [loop]
     assert (
@@ -90,7 +90,7 @@ def test_nothing_is_counted_after_what_holds_itself() -> None:
 
 
 @pytest.mark.parametrize("count", [content_chars, json_chars])
-def test_cyclic_and_bottomless_values_end(count: Any) -> None:
+def test_counting_cyclic_and_deep_values_terminates(count: Any) -> None:
     cyclic: list[Any] = ["abc"]
     cyclic += [cyclic, cyclic]
     assert count(cyclic) >= 0
@@ -101,7 +101,7 @@ def test_cyclic_and_bottomless_values_end(count: Any) -> None:
 
 
 class Text(str):
-    """Counts how often its length was asked for."""
+    """A string that counts how often its length is read."""
 
     visits = 0
 
@@ -110,30 +110,30 @@ class Text(str):
         return super().__len__()
 
 
-def ring(text: str, times: int) -> list[Any]:
-    """A list that holds itself many times."""
-    made: list[Any] = [text]
-    made += [made] * times
-    return made
+def self_containing(text: str, times: int) -> list[Any]:
+    """Return a list that contains itself many times."""
+    values: list[Any] = [text]
+    values += [values] * times
+    return values
 
 
 COUNTS = [content_chars, json_chars, lambda content: message_chars({"content": content})]
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_counting_ends_where_a_value_holds_itself(count: Any) -> None:
+def test_counting_a_value_that_contains_itself_reads_few_strings(count: Any) -> None:
     for content in (
-        ring(text := Text("abc"), 2000),
-        [ring(text, 2000)] * 10_000,
-        [{"rows": ring(text, 2000)}] * 10_000,
+        self_containing(text := Text("abc"), 2000),
+        [self_containing(text, 2000)] * 10_000,
+        [{"rows": self_containing(text, 2000)}] * 10_000,
     ):
         count(content)
     assert 0 < text.visits < 10
 
 
-def test_a_body_of_such_contents_ends_as_soon() -> None:
+def test_counting_a_body_of_such_values_reads_few_strings() -> None:
     text = Text("abc")
-    content = ring(text, 2000)
+    content = self_containing(text, 2000)
     messages = [
         {"role": "user", "content": content},
         {"role": "assistant", "content": [{"type": "custom", "content": content}]},
@@ -144,8 +144,8 @@ def test_a_body_of_such_contents_ends_as_soon() -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_one_content_has_one_bound_whatever_its_parts(count: Any) -> None:
-    """Of what holds the same values over and over, which can be sent, if by nobody in his senses."""
+def test_one_content_has_one_limit_for_all_its_parts(count: Any) -> None:
+    """The content repeats the same values."""
     text = Text("abc")
     count([[[text] * 1000] * 1000] * 1000)
     assert 90_000 < text.visits <= 100_000
@@ -154,12 +154,12 @@ def test_one_content_has_one_bound_whatever_its_parts(count: Any) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        ring("abc", 1000),
+        self_containing("abc", 1000),
         [[["abc"] * 1000] * 1000] * 1000,
-        [{str(at): "abc" for at in range(10)}] * 100_000,
+        [{str(index): "abc" for index in range(10)}] * 100_000,
     ],
 )
-def test_counting_remembers_only_the_way_down(content: Any) -> None:
+def test_counting_uses_little_memory(content: Any) -> None:
     tracemalloc.start()
     try:
         content_chars(content)
@@ -174,27 +174,27 @@ _NODES = st.lists(
 
 
 @given(nodes=_NODES)
-def test_what_is_counted_is_what_can_be_written(nodes: list[list[Any]]) -> None:
-    """Lists and objects that hold one another, some of them in several places, some of them themselves."""
+def test_json_chars_counts_what_json_would_write(nodes: list[list[Any]]) -> None:
+    """Lists and objects contain one another, some several times, and some contain themselves."""
     text = Text("abc")
-    made: list[Any] = [{} if at % 2 else [] for at in range(len(nodes))]
-    for holder, values in zip(made, nodes, strict=True):
+    holders: list[Any] = [{} if index % 2 else [] for index in range(len(nodes))]
+    for holder, values in zip(holders, nodes, strict=True):
         held = [
-            text if value == "abc" else value if value is None else made[value % len(made)]
+            text if value == "abc" else value if value is None else holders[value % len(holders)]
             for value in values
         ]
         if isinstance(holder, dict):
-            holder.update({f"key{at}": value for at, value in enumerate(held)})
+            holder.update({f"key{index}": value for index, value in enumerate(held)})
         else:
             holder.extend(held)
     written, whole = "", True
     try:
-        for piece in json.JSONEncoder().iterencode(made):
+        for piece in json.JSONEncoder().iterencode(holders):
             written += piece
-    except ValueError:  # where it meets what it is in the middle of
+    except ValueError:  # a circular reference
         whole = False
     text.visits = 0
-    chars = json_chars(made)
+    chars = json_chars(holders)
     assert text.visits == written.count("abc")
     assert chars == len(written) or not whole
 
@@ -218,7 +218,7 @@ def test_json_of_text_counts_exactly(value: Any) -> None:
     assert json_chars(value) == len(json.dumps(value))
 
 
-def test_a_number_counts_four_and_what_is_no_json_nothing() -> None:
+def test_a_number_counts_as_four_and_an_object_that_is_not_json_as_zero() -> None:
     assert json_chars([1.25, 7, False]) == 2 * 3 + 3 * 4
     assert json_chars(object()) == json_chars(b"bytes") == 0
 
@@ -239,7 +239,7 @@ NAMED = {"name": "ab", "arguments": "cde"}
         ({"function": NAMED}, 0),
     ],
 )
-def test_what_a_reply_called(calls: Any, chars: int) -> None:
+def test_tool_calls_count_by_name_and_arguments(calls: Any, chars: int) -> None:
     assert call_chars(calls) == chars
     assert message_chars({"role": "assistant", "content": "xy", "tool_calls": calls}) == 2 + chars
     assert (
@@ -249,7 +249,7 @@ def test_what_a_reply_called(calls: Any, chars: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "role"),
     [
         ({"role": "user"}, "user"),
         ({"kind": "response"}, None),
@@ -259,16 +259,16 @@ def test_what_a_reply_called(calls: Any, chars: int) -> None:
         (None, None),
     ],
 )
-def test_whose_message_it_is(message: Any, said: str | None) -> None:
-    assert speaker(message) == said
+def test_the_speaker_of_a_message_is_its_role_or_kind(message: Any, role: str | None) -> None:
+    assert speaker(message) == role
 
 
-def test_all_of_what_is_nested_counts() -> None:
+def test_nested_values_count() -> None:
     assert content_chars([{"type": "custom", "text": "ab", "content": "cde"}]) == 5
     assert content_chars([[{"a": "b"}, {"a": "b"}]]) == 2 * len(json.dumps({"a": "b"}))
     assert content_chars([["ab", {"a": "b"}, "cde"]]) == 5 + len(json.dumps({"a": "b"}))
 
 
 @pytest.mark.parametrize("history", ["abcd", b"abcd", {"role": "assistant"}, 7, None])
-def test_what_is_no_list_of_messages_is_no_history(history: Any) -> None:
+def test_a_value_that_is_not_a_list_of_messages_is_no_history(history: Any) -> None:
     assert history_text(history) == (0, 0)

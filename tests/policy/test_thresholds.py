@@ -1,4 +1,4 @@
-"""The fixed rule: each signal at its threshold and one short of it, the role prior, the score, and what must hold for any input."""
+"""The thresholds rule: signals at and below their thresholds, roles, scores, and any input."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def reply(text: str = "ok") -> dict[str, str]:
         ({}, ["one_off_short_prompt"]),
     ],
 )
-def test_each_signal_at_its_threshold_and_one_short(
-    call: dict[str, Any], reasons: list[str]
-) -> None:
+def test_a_signal_counts_from_its_threshold_on(call: dict[str, Any], reasons: list[str]) -> None:
     decision = KVCacheLayeringPolicy().decide(**call)
     assert decision.reasons == reasons
     assert decision.cache_worthy is (reasons != ["one_off_short_prompt"])
@@ -72,7 +70,7 @@ def test_each_signal_at_its_threshold_and_one_short(
     "role",
     ["chat", "orchestrator", "planner", "router", "assistant", "conversation", "Planner", " CHAT "],
 )
-def test_a_reuse_heavy_role_tips_a_borderline_call_only(role: str) -> None:
+def test_a_reuse_heavy_role_tips_only_a_borderline_call(role: str) -> None:
     policy = KVCacheLayeringPolicy()
     assert policy.decide(user_prompt=tokens(1024), role=role).reason_codes == ["reuse_heavy_role"]
     assert policy.decide(user_prompt=tokens(1023), role=role).reason_codes == [
@@ -104,7 +102,7 @@ def test_score_is_the_share_of_the_context_threshold_plus_a_quarter_for_turns(
     assert KVCacheLayeringPolicy().decide(**call).score == score
 
 
-def test_tool_definitions_are_part_of_the_prefix_and_reported_apart() -> None:
+def test_tool_definitions_are_part_of_the_prefix_and_also_reported_separately() -> None:
     tool = {
         "type": "function",
         "function": {
@@ -121,7 +119,7 @@ def test_tool_definitions_are_part_of_the_prefix_and_reported_apart() -> None:
     assert decision.reason_codes == ["long_shared_prefix"]
 
 
-def test_disabled_is_inert() -> None:
+def test_a_disabled_policy_makes_inert_decisions() -> None:
     decision = KVCacheLayeringPolicy(enabled=False).decide(system_prompt=tokens(5000))
     assert decision == KVCacheDecision(
         cache_worthy=False, skip_save=False, reasons=["policy_disabled"], enabled=False
@@ -129,7 +127,7 @@ def test_disabled_is_inert() -> None:
     assert decision.kv_transfer_params == {}
 
 
-def test_each_part_is_floored_on_its_own() -> None:
+def test_the_tokens_of_each_part_are_rounded_down() -> None:
     signals = (
         KVCacheLayeringPolicy()
         .decide(system_prompt="abc", user_prompt="abcdefg", rag_context="abcd")
@@ -143,7 +141,7 @@ def test_each_part_is_floored_on_its_own() -> None:
     ) == (0, 1, 1, 2)
 
 
-def test_a_decision_made_without_validation_is_one_like_any_other() -> None:
+def test_a_decision_built_without_validation_equals_a_validated_one() -> None:
     made = KVCacheLayeringPolicy().decide(system_prompt=tokens(1024))
     built = KVCacheDecision(**made.model_dump())
     assert made == built
@@ -158,11 +156,11 @@ def test_a_decision_made_without_validation_is_one_like_any_other() -> None:
 def test_a_decision_is_frozen() -> None:
     decision = decide(user_prompt="hi")
     with pytest.raises(ValidationError, match="frozen"):
-        decision.skip_save = False  # type: ignore[misc]
+        decision.skip_save = False
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "arguments",
     [
         {"chars_per_token": float("-inf")},
         {"chars_per_token": float("nan")},
@@ -170,9 +168,9 @@ def test_a_decision_is_frozen() -> None:
         {"min_context_tokens": float("inf")},
     ],
 )
-def test_impossible_thresholds_are_the_programmers_error(knobs: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(knobs))):
-        KVCacheLayeringPolicy(**knobs)
+def test_impossible_arguments_raise_an_error_that_names_them(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        KVCacheLayeringPolicy(**arguments)
 
 
 def pydantic_ai_like(kind: str, *contents: Any) -> SimpleNamespace:
@@ -237,7 +235,7 @@ anything = st.recursive(
     role=anything,
     tools=anything,
 )
-def test_any_input_gives_a_sound_decision(**call: Any) -> None:
+def test_any_input_gives_a_valid_decision(**call: Any) -> None:
     decision = KVCacheLayeringPolicy().decide(**call)
     assert decision.skip_save is not decision.cache_worthy
     assert 0 <= decision.score <= 1
@@ -274,7 +272,7 @@ def test_more_of_any_signal_never_turns_a_store_into_a_skip(
     assert verdict(*grown).score >= verdict(*sizes).score
 
 
-def test_a_rule_shows_its_thresholds() -> None:
+def test_the_repr_shows_all_arguments() -> None:
     shown = repr(KVCacheLayeringPolicy(min_prefix_tokens=7, enabled=False))
     assert shown == (
         "KVCacheLayeringPolicy(chars_per_token=4.0, enabled=False, min_context_tokens=2048, "
@@ -282,7 +280,7 @@ def test_a_rule_shows_its_thresholds() -> None:
     )
 
 
-def test_as_many_replies_as_asked_for_and_at_least_one() -> None:
+def test_history_turns_count_from_the_threshold_and_at_least_from_one() -> None:
     patient, eager = (
         KVCacheLayeringPolicy(min_history_turns=2),
         KVCacheLayeringPolicy(min_history_turns=0),
@@ -294,7 +292,7 @@ def test_as_many_replies_as_asked_for_and_at_least_one() -> None:
     assert eager.decide(user_prompt="hi").reasons == ["one_off_short_prompt"]
 
 
-def test_nothing_counts_nothing_and_scores_have_four_places() -> None:
+def test_an_empty_call_has_no_tokens_and_scores_have_four_decimals() -> None:
     assert KVCacheLayeringPolicy(chars_per_token=1).decide().signals["total_tokens"] == 0
     assert KVCacheLayeringPolicy().decide(user_prompt=tokens(1)).score == 0.0005
 

@@ -18,7 +18,7 @@ from tests.conftest import Telemetry
 
 @pytest.fixture(autouse=True)
 def no_context_is_left_behind(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """OpenTelemetry logs where a context is detached in another task than it was attached in."""
+    """Fail if a context was detached in another task than it was attached in, which is logged."""
     yield
     assert "detach" not in "".join(
         record.getMessage() for phase in ("setup", "call") for record in caplog.get_records(phase)
@@ -45,13 +45,16 @@ Model = Callable[..., Any]
 
 @pytest.fixture
 def model(server: StandIn) -> Model:
-    """Makes a model on the stand-in with a client of its own, since a client belongs to one event loop."""
+    """Return a function that makes a model on the stand-in.
+
+    Each model has its own client, because a client belongs to one event loop.
+    """
     kinds: dict[str, Any] = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
 
     def make(
         kind: str = "chat", base_url: str | None = None, max_retries: int = 0, **settings: Any
     ) -> Any:
-        # the timeout holds for connecting too, where many agents begin at once
+        # The timeout includes connecting, which takes long if many agents start at once.
         client = AsyncOpenAI(
             base_url=base_url or server.base_url,
             api_key="key",
@@ -65,15 +68,15 @@ def model(server: StandIn) -> Model:
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One event loop for all calls of a test, also those of ``run_sync``."""
-    made = asyncio.new_event_loop()
-    asyncio.set_event_loop(made)
-    yield made
-    made.run_until_complete(made.shutdown_asyncgens())
-    made.close()
+    """One event loop for all calls of a test, including those of ``run_sync``."""
+    new_loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(new_loop)
+    yield new_loop
+    new_loop.run_until_complete(new_loop.shutdown_asyncgens())
+    new_loop.close()
     asyncio.set_event_loop(None)
 
 
 def attributes(span: Any) -> dict[str, Any]:
-    """The attributes of a span as a dict."""
+    """Return the attributes of a span as a dict."""
     return dict(span.attributes or {})

@@ -1,4 +1,4 @@
-"""Multi-modal prompts, tool traffic, thinking and files: what is text counts, on the wire and in pydantic-ai's own messages."""
+"""Images, tool results, thinking and files: only text counts, in requests and in messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pydantic_ai.messages import (
 from otel_kvpolicy import decide
 from tests.conftest import Telemetry
 
-from . import ways
+from . import run_styles
 from .conftest import Model, attributes
 
 PIXELS = BinaryContent(data=b"\x89PNG" + b"\0" * 40_000, media_type="image/png")
@@ -43,7 +43,7 @@ TEXT = "a" * 400
 def test_an_image_does_not_count_as_text(
     attachment: Any, kind: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    ways.run(loop, Agent(model(kind)), [TEXT, attachment])
+    run_styles.run(loop, Agent(model(kind)), [TEXT, attachment])
     [span] = instrumented.decided
     assert attributes(span)["kvpolicy.signals.user_tokens"] == 100
     assert attributes(span)["kvpolicy.decision"] == "skip"
@@ -55,7 +55,7 @@ NESTED = {"rows": [{"name": "b" * 100, "tags": ["c" * 100, "d" * 100]}], "total"
 @pytest.mark.parametrize(
     "returned", ["x" * 400, NESTED, [NESTED, NESTED]], ids=["text", "nested", "list"]
 )
-def test_what_a_tool_returned_counts(
+def test_the_result_of_a_tool_counts(
     returned: Any, kind: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     agent = Agent(model(kind))
@@ -64,11 +64,10 @@ def test_what_a_tool_returned_counts(
     def lookup() -> Any:
         return returned
 
-    ways.run(loop, agent, "please lookup")
+    run_styles.run(loop, agent, "please lookup")
     _, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
-    counted = attributes(second)[
-        "kvpolicy.signals.user_tokens"
-    ]  # what follows the last reply is what the tool returned
+    # The result of the tool follows the last reply.
+    counted = attributes(second)["kvpolicy.signals.user_tokens"]
     chars = (
         len(returned)
         if isinstance(returned, str)
@@ -77,7 +76,7 @@ def test_what_a_tool_returned_counts(
     assert chars / 4 <= counted <= chars / 4 + 40
 
 
-def test_a_conversation_with_every_kind_of_part(
+def test_a_conversation_with_every_kind_of_part_is_counted(
     kind: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     history = [
@@ -98,7 +97,7 @@ def test_a_conversation_with_every_kind_of_part(
     def lookup(key: str) -> str:
         return key
 
-    ways.run(loop, agent, "hi", message_history=history)
+    run_styles.run(loop, agent, "hi", message_history=history)
     [span] = instrumented.decided
     signals = attributes(span)
     assert signals["kvpolicy.signals.history_turns"] == 2
@@ -108,7 +107,7 @@ def test_a_conversation_with_every_kind_of_part(
         <= signals["kvpolicy.signals.prefix_tokens"] - signals["kvpolicy.signals.tool_tokens"]
         <= 101
     )
-    # user, reply, arguments, tool's answer, reply: with or without the thinking, which a server may or may not be sent again
+    # User, reply, arguments, tool result and reply. The thinking may or may not be sent again.
     assert 4 * 100 + 75 <= signals["kvpolicy.signals.history_tokens"] <= 5 * 100 + 75 + 60
 
 
@@ -129,7 +128,7 @@ def test_a_conversation_with_every_kind_of_part(
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
 )
-def test_pydantic_ai_messages_given_to_decide(part: Any, tokens: int) -> None:
+def test_decide_counts_messages_of_pydantic_ai(part: Any, tokens: int) -> None:
     kind = (
         ModelResponse
         if part.__class__ in {TextPart, ThinkingPart, ToolCallPart, FilePart}

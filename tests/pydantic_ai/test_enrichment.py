@@ -1,4 +1,4 @@
-"""What only the agent knows reaches the decision: its name, its role, what was retrieved; what the caller sends stays the caller's."""
+"""Name, role and retrieved block of an agent affect the decision; other settings do not change."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from otel_kvpolicy import kv_context
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
 
-from . import ways
+from . import run_styles
 from .conftest import Model, attributes
 from .test_runs import STORE, hints, with_tool
 
-BORDERLINE = (
-    "fact " * 900
-)  # 1125 tokens: half the context threshold and more, and less than the prefix threshold by its place
+BORDERLINE = "fact " * 900
+"""1125 tokens: more than half of the context threshold."""
+
 CLEAR_ONE_OFF = "fact " * 100
 
 
@@ -37,37 +37,37 @@ def explained(telemetry: Telemetry) -> str:
 def test_an_agent_with_tools_is_a_reuse_heavy_role(
     kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    ways.run(loop, with_tool(model(kind)), BORDERLINE)
+    run_styles.run(loop, with_tool(model(kind)), BORDERLINE)
     assert reasons(instrumented) == [("reuse_heavy_role",)]
     assert "reuse_heavy_role(tool_agent)" in explained(instrumented)
 
 
-def test_and_yet_a_clear_one_off_of_it_is_skipped(
+def test_a_clear_one_off_of_an_agent_with_tools_is_skipped(
     kind: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    ways.run(loop, with_tool(model(kind)), CLEAR_ONE_OFF)
+    run_styles.run(loop, with_tool(model(kind)), CLEAR_ONE_OFF)
     assert reasons(instrumented) == [("one_off_short_prompt",)]
 
 
-def test_an_agent_without_tools_is_none(
+def test_an_agent_without_tools_is_not_a_reuse_heavy_role(
     kind: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    ways.run(loop, Agent(model(kind), name="scout"), BORDERLINE)
+    run_styles.run(loop, Agent(model(kind), name="scout"), BORDERLINE)
     assert reasons(instrumented) == [("one_off_short_prompt",)]
 
 
-def test_a_tool_for_the_output_alone_does_not_count(
+def test_an_output_tool_does_not_count_as_a_tool(
     model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     from pydantic_ai import ToolOutput
 
     agent = Agent(model(), output_type=ToolOutput(dict[str, int]))
-    ways.run(loop, agent, BORDERLINE)
+    run_styles.run(loop, agent, BORDERLINE)
     assert reasons(instrumented)[0] == ("one_off_short_prompt",)
 
 
 @pytest.mark.parametrize(
-    ("agent_given", "run_given", "outside", "expected"),
+    ("agent_options", "run_options", "outside", "expected"),
     [
         ({"metadata": {"role": "planner"}}, {}, None, "planner"),
         ({}, {"metadata": {"role": "planner"}}, None, "planner"),
@@ -78,17 +78,17 @@ def test_a_tool_for_the_output_alone_does_not_count(
             {},
             "summarizer",
             "planner",
-        ),  # said nearer to the agent
+        ),  # the agent's own role wins over that of the context
         ({"name": "router"}, {}, None, "router"),
-        ({"name": "router"}, {}, "summarizer", None),  # what is said wins over what a name suggests
+        ({"name": "router"}, {}, "summarizer", None),  # an explicit role wins over an inferred one
         ({"name": "router", "metadata": {"role": "summarizer"}}, {}, None, None),
         ({"metadata": {"role": 7}}, {}, None, None),
         ({"name": "summarizer"}, {}, None, None),
     ],
 )
-def test_where_the_role_comes_from(
-    agent_given: dict[str, Any],
-    run_given: dict[str, Any],
+def test_the_most_specific_role_wins(
+    agent_options: dict[str, Any],
+    run_options: dict[str, Any],
     outside: str | None,
     expected: str | None,
     model: Model,
@@ -96,7 +96,7 @@ def test_where_the_role_comes_from(
     loop: Any,
 ) -> None:
     with kv_context(role=outside):
-        ways.run(loop, Agent(model(), **agent_given), BORDERLINE, **run_given)
+        run_styles.run(loop, Agent(model(), **agent_options), BORDERLINE, **run_options)
     if expected is None:
         assert reasons(instrumented) == [("one_off_short_prompt",)]
     else:
@@ -106,23 +106,23 @@ def test_where_the_role_comes_from(
 def test_a_stated_role_wins_over_the_tools(
     model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    ways.run(loop, with_tool(model(), metadata={"role": "summarizer"}), BORDERLINE)
+    run_styles.run(loop, with_tool(model(), metadata={"role": "summarizer"}), BORDERLINE)
     assert reasons(instrumented) == [("one_off_short_prompt",)]
 
 
-def test_a_retrieved_block_is_counted_apart(
+def test_a_retrieved_block_is_counted_separately(
     kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     block = "fact " * 1000
     with kv_context(rag_context=block):
-        ways.run(loop, Agent(model(kind)), f"{block}\n\nWhat follows?")
+        run_styles.run(loop, Agent(model(kind)), f"{block}\n\nWhat follows?")
     [span] = instrumented.decided
     assert attributes(span)["kvpolicy.reasons"] == ("large_rag_context",)
     assert attributes(span)["kvpolicy.signals.rag_tokens"] == 1250
 
 
 @pytest.mark.parametrize("how", ["task", "thread", "task-group", "sync-in-thread"])
-def test_what_is_said_outside_follows_tasks_and_threads(
+def test_kv_context_follows_tasks_and_threads(
     how: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     agent = Agent(model())
@@ -142,7 +142,9 @@ def test_what_is_said_outside_follows_tasks_and_threads(
     assert "reuse_heavy_role(planner)" in explained(instrumented)
 
 
-def test_nothing_leaks_out_of_a_run(model: Model, instrumented: Telemetry, loop: Any) -> None:
+def test_the_context_of_a_run_does_not_leak(
+    model: Model, instrumented: Telemetry, loop: Any
+) -> None:
     from otel_kvpolicy.context import CallContext, call_context
 
     async def use() -> CallContext:
@@ -157,7 +159,7 @@ def test_nothing_leaks_out_of_a_run(model: Model, instrumented: Telemetry, loop:
     assert len(instrumented.decided) == 4
 
 
-def test_the_system_prompt_is_told_from_the_users(
+def test_the_system_prompt_is_distinguished_from_the_user_prompt(
     kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
     agent = Agent(model(kind), system_prompt="a" * 4000, instructions="b" * 4000)
@@ -166,7 +168,7 @@ def test_the_system_prompt_is_told_from_the_users(
     def more() -> str:
         return "c" * 400
 
-    ways.run(loop, agent, "d" * 400)
+    run_styles.run(loop, agent, "d" * 400)
     [span] = instrumented.decided
     signals = attributes(span)
     assert signals["kvpolicy.reasons"][0] == "long_shared_prefix"
@@ -175,12 +177,12 @@ def test_the_system_prompt_is_told_from_the_users(
     assert hints(server) == [STORE]
 
 
-def test_a_conversation_is_history(
+def test_earlier_messages_count_as_history(
     kind: str, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     agent = Agent(model(kind), instructions="be brief")
-    first = ways.run(loop, agent, "a" * 400)
-    ways.run(loop, agent, "b" * 800, message_history=first.all_messages())
+    first = run_styles.run(loop, agent, "a" * 400)
+    run_styles.run(loop, agent, "b" * 800, message_history=first.all_messages())
     _, second = instrumented.decided
     assert attributes(second)["kvpolicy.reasons"] == ("multi_turn_conversation",)
     assert attributes(second)["kvpolicy.signals.history_turns"] == 1
@@ -188,7 +190,7 @@ def test_a_conversation_is_history(
     assert attributes(second)["kvpolicy.signals.history_tokens"] >= 100
 
 
-EXTRAS = {
+EXTRAS: dict[str, Any] = {
     "agent": {"extra_body": {"top_k": 5, "kv_transfer_params": {"lmcache.tag.team": "a"}}},
     "run": {"extra_body": {"min_p": 0.1}},
 }
@@ -196,7 +198,7 @@ EXTRAS = {
 
 @pytest.mark.parametrize("levels", [(), ("agent",), ("run",), ("agent", "run")], ids="+".join)
 @pytest.mark.parametrize("as_callable", [False, True])
-def test_model_settings_of_every_level_keep_what_they_say(
+def test_model_settings_of_every_level_are_kept(
     levels: tuple[str, ...],
     as_callable: bool,
     kind: str,
@@ -213,7 +215,7 @@ def test_model_settings_of_every_level_keep_what_they_say(
             return {}
         return {"model_settings": (lambda _: settings[level]) if as_callable else settings[level]}
 
-    ways.run(loop, Agent(model(kind), **given("agent")), "hi", **given("run"))
+    run_styles.run(loop, Agent(model(kind), **given("agent")), "hi", **given("run"))
     body = server.last.body
     expected: dict[str, Any] = EXTRAS[levels[-1]]["extra_body"] if levels else {}
     assert body["kv_transfer_params"] == {
@@ -228,7 +230,7 @@ def test_model_settings_of_every_level_keep_what_they_say(
     assert json.dumps(settings) == before
 
 
-def test_no_other_knob_is_disturbed(kind: str, model: Model, server: StandIn, loop: Any) -> None:
+def test_no_other_setting_changes(kind: str, model: Model, server: StandIn, loop: Any) -> None:
     from otel_kvpolicy import KVPolicyInstrumentor
 
     settings: Any = {
@@ -240,7 +242,7 @@ def test_no_other_knob_is_disturbed(kind: str, model: Model, server: StandIn, lo
     }
 
     def send() -> tuple[dict[str, Any], str | None]:
-        ways.run(
+        run_styles.run(
             loop, with_tool(model(kind), model_settings=settings, instructions="be brief"), "hi"
         )
         return server.last.body, server.last.headers.get("x-team")
@@ -256,11 +258,11 @@ def test_no_other_knob_is_disturbed(kind: str, model: Model, server: StandIn, lo
     assert (body, header) == without
 
 
-def test_a_hint_of_the_callers_own_is_kept_and_recorded_as_such(
+def test_a_hint_of_the_caller_is_kept_and_recorded(
     kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
-    theirs: Any = {"extra_body": {"kv_transfer_params": {"lmcache.skip_save": False}}}
-    ways.run(loop, with_tool(model(kind)), "please lookup", model_settings=theirs)
+    given_hint: Any = {"extra_body": {"kv_transfer_params": {"lmcache.skip_save": False}}}
+    run_styles.run(loop, with_tool(model(kind)), "please lookup", model_settings=given_hint)
     assert hints(server) == [STORE, STORE]
     assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
         "caller",
@@ -274,7 +276,10 @@ def test_a_hint_of_the_callers_own_is_kept_and_recorded_as_such(
 
 @pytest.fixture
 def environment_restored() -> Iterator[None]:
-    """agent-utilities writes its whole configuration into the environment, ``OTEL_SDK_DISABLED=true`` among it."""
+    """Restore the environment.
+
+    agent-utilities writes its configuration into it, including ``OTEL_SDK_DISABLED=true``.
+    """
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -290,7 +295,7 @@ def test_agent_utilities_keeps_its_own_hint(
     )
     agent = Agent(model())
     profile.attach_profile_resolver(agent, {})
-    ways.run(loop, agent, "hi")
+    run_styles.run(loop, agent, "hi")
     assert hints(server) == [{"lmcache.skip_save": True}]
     assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
         "caller"

@@ -1,4 +1,4 @@
-"""When pydantic-ai is patched: not before the application imports it, whenever that is, and not once we are switched off."""
+"""pydantic-ai is patched when the application imports it, and not after ``uninstrument()``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from tests.conftest import Telemetry
 
 pytestmark = pytest.mark.slow
 
-PATCHED = "print(hasattr(OpenAIChatModel._completions_create, '__wrapped__'), hasattr(OpenAIResponsesModel._responses_create, '__wrapped__'))"
+PATCHED = (
+    "print(hasattr(OpenAIChatModel._completions_create, '__wrapped__'),"
+    " hasattr(OpenAIResponsesModel._responses_create, '__wrapped__'))"
+)
 IMPORT = "from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel"
 ON = "from otel_kvpolicy import KVPolicyInstrumentor; KVPolicyInstrumentor().instrument()"
 
 
 def python(*lines: str, command: tuple[str, ...] = (), **environment: str) -> str:
-    """What a fresh interpreter prints for these lines."""
+    """Return what a new interpreter prints for these lines."""
     code = "\n".join(textwrap.dedent(line) for line in lines)
     done = subprocess.run(
         [*command, sys.executable, "-c", code],
@@ -49,23 +52,25 @@ def test_an_application_without_pydantic_ai_does_not_import_it() -> None:
 @pytest.mark.parametrize(
     "lines", [(ON, IMPORT), (IMPORT, ON)], ids=["imported-after", "imported-before"]
 )
-def test_it_is_patched_whenever_it_is_imported(lines: tuple[str, ...]) -> None:
+def test_pydantic_ai_is_patched_before_or_after_its_import(lines: tuple[str, ...]) -> None:
     assert python(*lines, PATCHED) == "True True"
 
 
-def test_an_import_after_we_are_switched_off_is_not_patched() -> None:
+def test_an_import_after_uninstrument_is_not_patched() -> None:
     assert python(ON, "KVPolicyInstrumentor().uninstrument()", IMPORT, PATCHED) == "False False"
 
 
-def test_an_import_after_we_are_switched_on_again_is_patched_once() -> None:
+def test_an_import_after_instrumenting_again_is_patched_once() -> None:
     on_again = "KVPolicyInstrumentor().uninstrument(); KVPolicyInstrumentor().instrument()"
     once = "print(hasattr(OpenAIChatModel._completions_create.__wrapped__, '__wrapped__'))"
     assert python(ON, on_again, IMPORT, PATCHED, once) == "True True\nFalse"
 
 
 @pytest.mark.parametrize(("disabled", "expected"), [("", "True True"), ("kvpolicy", "False False")])
-def test_under_opentelemetry_instrument(disabled: str, expected: str) -> None:
-    found = python(
+def test_opentelemetry_instrument_patches_pydantic_ai_unless_disabled(
+    disabled: str, expected: str
+) -> None:
+    printed = python(
         IMPORT,
         PATCHED,
         command=(str(Path(sys.executable).with_name("opentelemetry-instrument")),),
@@ -74,10 +79,10 @@ def test_under_opentelemetry_instrument(disabled: str, expected: str) -> None:
         OTEL_LOGS_EXPORTER="none",
         OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=disabled,
     )
-    assert found == expected
+    assert printed == expected
 
 
-def test_uninstrument_restores_the_very_functions(telemetry: Telemetry) -> None:
+def test_uninstrument_restores_the_original_functions(telemetry: Telemetry) -> None:
     from pydantic_ai.capabilities.instrumentation import Instrumentation
 
     seams = [
@@ -97,7 +102,7 @@ def test_uninstrument_restores_the_very_functions(telemetry: Telemetry) -> None:
         assert [owner.__dict__[name] for owner, name in seams] == before
 
 
-def test_a_pydantic_ai_of_another_shape_is_imported_all_the_same(tmp_path: Path) -> None:
+def test_an_unsupported_pydantic_ai_can_still_be_imported(tmp_path: Path) -> None:
     package = tmp_path / "pydantic_ai" / "models"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
@@ -106,7 +111,7 @@ def test_a_pydantic_ai_of_another_shape_is_imported_all_the_same(tmp_path: Path)
     assert (
         python(
             ON,
-            "import pydantic_ai.models.openai as it; print(it.OpenAIChatModel)",
+            "import pydantic_ai.models.openai as module; print(module.OpenAIChatModel)",
             PYTHONPATH=str(tmp_path),
         )
         == "None"

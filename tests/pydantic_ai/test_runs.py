@@ -1,4 +1,4 @@
-"""However an agent is run: one decision for each model request, where it belongs, and the sum on the agent's span."""
+"""Every way to run an agent: one decision per model request, and a summary on the agent's span."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pydantic_ai.models.test import TestModel
 
 from otel_kvpolicy import KVPolicyInstrumentor
 from otel_kvpolicy.standin import StandIn
-from tests.conftest import Telemetry
+from tests.conftest import Telemetry, scope_name
 
-from . import ways
+from . import run_styles
 from .conftest import Model, attributes
 
 SKIP = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
@@ -36,7 +36,7 @@ def decisions(telemetry: Telemetry) -> list[str]:
 
 
 def summaries(telemetry: Telemetry) -> dict[str, tuple[int, int, int]]:
-    """What stands on the agents' spans, by the agents' names."""
+    """Return the summary on each agent's span, by the name of the agent."""
     spans = [attributes(span) for span in telemetry.spans("pydantic-ai")]
     return {
         span["gen_ai.agent.name"]: tuple(span[name] for name in SUMMARY)
@@ -55,9 +55,9 @@ def with_tool(model: Any, **given: Any) -> Agent[Any, Any]:
     return agent
 
 
-@pytest.mark.parametrize("way", ways.WAYS, ids=lambda way: way.__name__)
-def test_a_tool_loop_is_decided_step_by_step(
-    way: Callable[..., Any],
+@pytest.mark.parametrize("style", run_styles.STYLES, ids=lambda style: style.__name__)
+def test_each_step_of_a_tool_loop_is_decided(
+    style: Callable[..., Any],
     kind: str,
     traced: bool,
     model: Model,
@@ -65,18 +65,17 @@ def test_a_tool_loop_is_decided_step_by_step(
     instrumented: Telemetry,
     loop: Any,
 ) -> None:
-    way(loop, with_tool(model(kind)), "please lookup")
+    style(loop, with_tool(model(kind)), "please lookup")
     assert hints(server) == [SKIP, STORE]
-    if (
-        ways.FIRST_GENERATION and way is ways.run_stream_sync
-    ):  # 1.x leaves the run open, and its last two spans
+    if run_styles.PYDANTIC_AI_1 and style is run_styles.run_stream_sync:
+        # Version 1 leaves the run and its last two spans open.
         assert decisions(instrumented) == (["skip"] if traced else ["skip", "store"])
         loop.run_until_complete(loop.shutdown_asyncgens())
     assert decisions(instrumented) == ["skip", "store"]
     assert instrumented.total("kvpolicy.decisions") == 2
     assert instrumented.total("kvpolicy.errors") == 0
     first, second = sorted(instrumented.decided, key=lambda span: span.start_time or 0)
-    assert {span.instrumentation_scope.name for span in (first, second)} == {
+    assert {scope_name(span) for span in (first, second)} == {
         "pydantic-ai" if traced else "otel_kvpolicy"
     }
     assert attributes(first)["kvpolicy.reasons"] == ("one_off_short_prompt",)
@@ -85,29 +84,29 @@ def test_a_tool_loop_is_decided_step_by_step(
     assert summaries(instrumented) == ({"scout": (2, 1, 1)} if traced else {})
 
 
-async def _leave(left: ways.Left, agent: Agent[Any, Any]) -> None:
+async def _leave(early_exit: run_styles.EarlyExit, agent: Agent[Any, Any]) -> None:
     async def nothing() -> None:
         pass
 
-    await left(agent, "hello there", nothing)
+    await early_exit(agent, "hello there", nothing)
 
 
-async def _fail(left: ways.Left, agent: Agent[Any, Any]) -> None:
+async def _fail(early_exit: run_styles.EarlyExit, agent: Agent[Any, Any]) -> None:
     async def fail() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        await left(agent, "hello there", fail)
+        await early_exit(agent, "hello there", fail)
 
 
-async def _cancel(left: ways.Left, agent: Agent[Any, Any]) -> None:
+async def _cancel(early_exit: run_styles.EarlyExit, agent: Agent[Any, Any]) -> None:
     reading = asyncio.Event()
 
     async def wait() -> None:
         reading.set()
         await asyncio.Event().wait()
 
-    task = asyncio.ensure_future(left(agent, "hello there", wait))
+    task = asyncio.ensure_future(early_exit(agent, "hello there", wait))
     await asyncio.wait_for(reading.wait(), 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -117,19 +116,23 @@ async def _cancel(left: ways.Left, agent: Agent[Any, Any]) -> None:
 ENDS = [_leave, _fail, _cancel]
 
 
-def _the_one_call_was_closed(telemetry: Telemetry, server: StandIn, traced: bool) -> None:
+def _check_that_the_call_was_closed(telemetry: Telemetry, server: StandIn, traced: bool) -> None:
     assert hints(server) == [SKIP]
-    assert decisions(telemetry) == ["skip"]  # on a span that has ended
+    assert decisions(telemetry) == ["skip"]  # only spans that have ended count
     assert telemetry.total("kvpolicy.decisions") == 1
     assert telemetry.total("kvpolicy.errors") == 0
-    assert telemetry.total("kvpolicy.prompt.tokens") > 0  # not lost
+    assert telemetry.total("kvpolicy.prompt.tokens") > 0
     assert summaries(telemetry) == ({"scout": (1, 1, 0)} if traced else {})
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
-@pytest.mark.parametrize("left", ways.LEFT, ids=lambda left: left.__name__.removeprefix("leave_"))
-def test_a_stream_that_is_not_read_to_its_end(
-    left: ways.Left,
+@pytest.mark.parametrize(
+    "early_exit",
+    run_styles.EARLY_EXITS,
+    ids=lambda early_exit: early_exit.__name__.removeprefix("leave_"),
+)
+def test_a_stream_that_is_not_read_to_its_end_is_recorded(
+    early_exit: run_styles.EarlyExit,
     end: Callable[..., Any],
     kind: str,
     traced: bool,
@@ -138,14 +141,14 @@ def test_a_stream_that_is_not_read_to_its_end(
     instrumented: Telemetry,
     loop: Any,
 ) -> None:
-    loop.run_until_complete(end(left, Agent(model(kind), name="scout")))
-    _the_one_call_was_closed(instrumented, server, traced)
+    loop.run_until_complete(end(early_exit, Agent(model(kind), name="scout")))
+    _check_that_the_call_was_closed(instrumented, server, traced)
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
-@pytest.mark.parametrize("stream", ways.STREAMS, ids=lambda stream: stream.__name__)
-def test_a_generator_around_a_stream_that_is_closed_early(
-    stream: ways.Stream,
+@pytest.mark.parametrize("stream", run_styles.STREAMS, ids=lambda stream: stream.__name__)
+def test_a_generator_that_is_closed_early_ends_the_same_as_without_instrumentation(
+    stream: run_styles.Stream,
     end: Callable[..., Any],
     kind: str,
     traced: bool,
@@ -154,18 +157,20 @@ def test_a_generator_around_a_stream_that_is_closed_early(
     telemetry: Telemetry,
     loop: Any,
 ) -> None:
-    """Ends as it does without us: in pydantic-ai 1.x, whose runs do not bear a GeneratorExit, with that very error."""
+    """In pydantic-ai 1, both runs raise GeneratorExit, which its runs do not handle."""
 
     def ended() -> type[BaseException] | None:
         try:
-            loop.run_until_complete(end(ways.closing(stream), Agent(model(kind), name="scout")))
+            loop.run_until_complete(
+                end(run_styles.closing(stream), Agent(model(kind), name="scout"))
+            )
         except BaseException as error:
             return type(error)
         return None
 
     without = ended()
     assert without is (
-        GeneratorExit if ways.FIRST_GENERATION and stream is not ways.events else None
+        GeneratorExit if run_styles.PYDANTIC_AI_1 and stream is not run_styles.events else None
     )
     server.requests.clear()
     instrumentor = KVPolicyInstrumentor()
@@ -176,10 +181,10 @@ def test_a_generator_around_a_stream_that_is_closed_early(
         assert ended() is without
     finally:
         instrumentor.uninstrument()
-    _the_one_call_was_closed(telemetry, server, traced)
+    _check_that_the_call_was_closed(telemetry, server, traced)
 
 
-def test_a_cancelled_run(
+def test_a_canceled_run_is_recorded(
     kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     with StandIn(latency=30) as slow:
@@ -196,75 +201,74 @@ def test_a_cancelled_run(
         assert hints(slow) == [SKIP]
     assert decisions(instrumented) == ["skip"]
     assert instrumented.total("kvpolicy.decisions") == 1
-    assert (
-        instrumented.total("kvpolicy.prompt.tokens") == 0
-    )  # no answer: whether any was processed is not known
+    # There is no answer, so it is unknown whether the prompt was processed.
+    assert instrumented.total("kvpolicy.prompt.tokens") == 0
 
 
-def test_an_output_retry_is_another_request(
+def test_an_output_retry_is_another_decision(
     kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
     agent = Agent(model(kind), name="scout")
-    refused = []
+    rejected: list[str] = []
 
     @agent.output_validator
     def once(output: str) -> str:
-        if not refused:
-            refused.append(output)
+        if not rejected:
+            rejected.append(output)
             raise ModelRetry("again")
         return output
 
-    ways.run(loop, agent, "hi")
+    run_styles.run(loop, agent, "hi")
     assert hints(server) == [SKIP, STORE]
     assert decisions(instrumented) == ["skip", "store"]
     assert summaries(instrumented) == ({"scout": (2, 1, 1)} if traced else {})
 
 
-def test_the_clients_own_retries_are_one_decision(
+def test_retries_of_the_client_are_one_decision(
     kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     with StandIn(fail_first=2) as flaky:
-        ways.run(loop, Agent(model(kind, base_url=flaky.base_url, max_retries=2)), "hi")
+        run_styles.run(loop, Agent(model(kind, base_url=flaky.base_url, max_retries=2)), "hi")
         assert hints(flaky) == [SKIP] * 3
     assert decisions(instrumented) == ["skip"]
     assert instrumented.total("kvpolicy.decisions") == 1
 
 
-def test_a_fallback_is_decided_for_each_model_tried(
+def test_each_model_of_a_fallback_is_decided(
     kind: str, traced: bool, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
     with StandIn(fail_first=1) as down:
         agent = Agent(FallbackModel(model(kind, base_url=down.base_url), model(kind)), name="scout")
-        ways.run(loop, agent, "hi")
+        run_styles.run(loop, agent, "hi")
         assert hints(down) == [SKIP]
     assert hints(server) == [SKIP]
     assert instrumented.total("kvpolicy.decisions") == 2
     assert summaries(instrumented) == ({"scout": (2, 2, 0)} if traced else {})
 
 
-def test_a_sub_agent_counts_for_itself(
+def test_a_sub_agent_has_its_own_summary(
     kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    one = model(kind)
-    below = Agent(one, name="below")
-    above = Agent(one, name="above")
+    shared_model = model(kind)
+    inner = Agent(shared_model, name="inner")
+    outer = Agent(shared_model, name="outer")
 
-    @above.tool_plain
+    @outer.tool_plain
     async def delegate() -> str:
-        return str((await below.run("hi")).output)
+        return str((await inner.run("hi")).output)
 
-    ways.run(loop, above, "please delegate")
+    run_styles.run(loop, outer, "please delegate")
     names = Counter(attributes(span)["gen_ai.agent.name"] for span in instrumented.decided)
-    assert names == {"above": 2, "below": 1}
-    assert summaries(instrumented) == ({"above": (2, 1, 1), "below": (1, 1, 0)} if traced else {})
+    assert names == {"outer": 2, "inner": 1}
+    assert summaries(instrumented) == ({"outer": (2, 1, 1), "inner": (1, 1, 0)} if traced else {})
 
 
 def test_parallel_agents_do_not_mix(
     kind: str, traced: bool, model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
-    one = model(kind)
+    shared_model = model(kind)
     agents = [
-        Agent(one, name=f"agent-{number}", metadata={"role": f"role-{number}"})
+        Agent(shared_model, name=f"agent-{number}", metadata={"role": f"role-{number}"})
         for number in range(8)
     ]
 
@@ -281,7 +285,7 @@ def test_parallel_agents_do_not_mix(
     assert counted == {agent.name: 2 for agent in agents}
 
 
-def test_a_model_request_without_an_agent(
+def test_a_model_request_without_an_agent_is_decided(
     kind: str, model: Model, server: StandIn, instrumented: Telemetry, loop: Any
 ) -> None:
     async def streamed() -> None:
@@ -298,17 +302,17 @@ def test_a_model_request_without_an_agent(
     assert all("gen_ai.agent.name" not in attributes(span) for span in instrumented.decided)
 
 
-def test_a_model_without_the_openai_client_is_left_alone(
+def test_a_model_without_the_openai_client_is_not_touched(
     traced: bool, instrumented: Telemetry, loop: Any
 ) -> None:
-    result = ways.run(loop, with_tool(TestModel()), "please lookup")
+    result = run_styles.run(loop, with_tool(TestModel()), "please lookup")
     assert "known" in result.output
     assert instrumented.decided == []
     assert instrumented.points("kvpolicy.decisions") == []
     assert summaries(instrumented) == {}
 
 
-def test_the_agents_name_is_inferred_as_without_us(
+def test_the_name_of_an_agent_is_inferred_from_its_variable(
     model: Model, instrumented: Telemetry, loop: Any
 ) -> None:
     cartographer = Agent(model())

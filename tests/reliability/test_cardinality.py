@@ -1,4 +1,4 @@
-"""A flood of names does not become a flood of series."""
+"""Many models, agents, hosts, or reasons do not create many metric series."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from otel_kvpolicy import KVCacheDecision, KVCacheLayeringPolicy, KVPolicyInstrumentor
 from otel_kvpolicy.hints.targets import Origin, RejectedOrigins
-from otel_kvpolicy.policy import REASONS, ThresholdsRule
+from otel_kvpolicy.policy import REASONS, CallText, ThresholdsRule
 from otel_kvpolicy.record import CallRecord
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.telemetry.instruments import MAX_CALLERS, MAX_REASONS, Instruments
@@ -18,10 +18,12 @@ from tests.conftest import Telemetry
 RULE = ThresholdsRule()
 
 
-def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
+def test_ten_thousand_models_agents_and_hosts_stay_within_the_series_limit(
+    telemetry: Telemetry,
+) -> None:
     provider: MeterProvider = telemetry.meter_provider
     instruments = Instruments(provider.get_meter("otel_kvpolicy"))
-    verdict = RULE.verdict(RULE.decide(user_prompt="hi"))
+    verdict = RULE.verdict(RULE.judge(CallText(user_chars=2)))
     for number in range(10_000):
         record = CallRecord(
             verdict,
@@ -44,7 +46,7 @@ def test_ten_thousand_models_agents_and_hosts(telemetry: Telemetry) -> None:
     assert len(telemetry.points("kvpolicy.score")) <= MAX_CALLERS + 1
 
 
-class Talkative(KVCacheLayeringPolicy):
+class UnboundedReasons(KVCacheLayeringPolicy):
     """A custom rule that puts a number into its reason code, or gives no reason."""
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class Talkative(KVCacheLayeringPolicy):
 
     def decide(self, **_: Any) -> KVCacheDecision:
         self.calls += 1
-        reasons = [f"seen_{self.calls}_times(so often)"] if self.calls % 2 else []
+        reasons = [f"seen_{self.calls}_times(detail)"] if self.calls % 2 else []
         return KVCacheDecision(cache_worthy=True, skip_save=False, reasons=reasons)
 
 
@@ -62,7 +64,7 @@ def test_reason_codes_of_a_custom_rule_are_bounded(server: StandIn, telemetry: T
     instrumentor.instrument(
         tracer_provider=telemetry.tracer_provider,
         meter_provider=telemetry.meter_provider,
-        policy=Talkative(),
+        policy=UnboundedReasons(),
     )
     try:
         with OpenAI(base_url=server.base_url, api_key="key") as client:
@@ -92,16 +94,16 @@ def test_the_reason_codes_of_this_package_are_always_kept(telemetry: Telemetry) 
             CallRecord(RULE.verdict(decision), False, "applied", "enforce", "m", "h", 80, None),
             1e-6,
         )
-    told = {
+    counted = {
         attributes["kvpolicy.reason"] for attributes, _ in telemetry.points("kvpolicy.decisions")
     }
-    assert told >= set(own)
-    assert len(told) == len(REASONS) + MAX_REASONS + 1
+    assert counted >= set(own)
+    assert len(counted) == len(REASONS) + MAX_REASONS + 1
 
 
-def test_a_long_name_is_cut(telemetry: Telemetry) -> None:
+def test_a_long_name_is_truncated(telemetry: Telemetry) -> None:
     instruments = Instruments(telemetry.meter_provider.get_meter("otel_kvpolicy"))
-    verdict = RULE.verdict(RULE.decide())
+    verdict = RULE.verdict(RULE.judge(CallText()))
     instruments.decided(
         CallRecord(verdict, True, "applied", "enforce", "m" * 10_000, "h", 80, None),
         1e-6,
@@ -110,7 +112,7 @@ def test_a_long_name_is_cut(telemetry: Telemetry) -> None:
     assert len(attributes["gen_ai.request.model"]) == 200
 
 
-def test_rejecting_servers_are_bounded() -> None:
+def test_the_number_of_remembered_rejecting_servers_is_bounded() -> None:
     rejected = RejectedOrigins(limit=100)
     for number in range(10_000):
         rejected.add(Origin("http", f"host-{number}", 80))

@@ -1,4 +1,4 @@
-"""What exports may be down, refuse or hang: the calls do not notice."""
+"""Calls succeed although the exporter is down, refuses connections, or hangs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def closed_port() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_a_collector_that_is_not_there(server: StandIn, protocol: str) -> None:
+def test_calls_succeed_without_a_collector(server: StandIn, protocol: str) -> None:
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -86,20 +86,20 @@ def test_a_collector_that_is_not_there(server: StandIn, protocol: str) -> None:
     ]
 
 
-class Hanging(SpanExporter):
-    """Does not come back until it is let go."""
+class HangingExporter(SpanExporter):
+    """An exporter that blocks until it is released."""
 
     def __init__(self) -> None:
-        self.called, self.let_go = threading.Event(), threading.Event()
+        self.called, self.released = threading.Event(), threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.called.set()
-        self.let_go.wait(60)
+        self.released.wait(60)
         return SpanExportResult.SUCCESS
 
 
-def test_an_exporter_that_hangs(server: StandIn, telemetry: Telemetry) -> None:
-    exporter, provider, instrumentor = Hanging(), TracerProvider(), KVPolicyInstrumentor()
+def test_calls_succeed_while_the_exporter_hangs(server: StandIn, telemetry: Telemetry) -> None:
+    exporter, provider, instrumentor = HangingExporter(), TracerProvider(), KVPolicyInstrumentor()
     provider.add_span_processor(
         BatchSpanProcessor(
             exporter, max_queue_size=16, max_export_batch_size=1, schedule_delay_millis=1
@@ -111,9 +111,9 @@ def test_an_exporter_that_hangs(server: StandIn, telemetry: Telemetry) -> None:
             for _ in range(32):  # twice what the queue holds
                 assert client.chat.completions.create(**CALL).id
             assert exporter.called.wait(20)
-            assert not exporter.let_go.is_set()
+            assert not exporter.released.is_set()
     finally:
-        exporter.let_go.set()
+        exporter.released.set()
         instrumentor.uninstrument()
         provider.shutdown()
     assert telemetry.total("kvpolicy.decisions") == 32

@@ -1,6 +1,7 @@
-"""Many calls at once, over real sockets, that end in every way a call can end: each is decided once, and nothing is left behind.
+"""Concurrent calls over real sockets, ending in every way a call can end.
 
-400 calls as part of the suite; ``make stress`` makes 50,000, or ``KVPOLICY_LOAD_CALLS``, and then memory is looked at too.
+Each call is decided once and leaves nothing behind. The suite makes 400 calls. ``make stress``
+makes 50,000, or as many as ``KVPOLICY_LOAD_CALLS`` says, and checks the memory too.
 """
 
 from __future__ import annotations
@@ -34,26 +35,34 @@ from tests.conftest import Telemetry
 CALLS = int(os.environ.get("KVPOLICY_LOAD_CALLS", "400"))
 CONCURRENCY = 64
 WARM_UP = 5
-"""One call in so many comes before memory is first looked at."""
+"""One call in this many is made before the memory is first measured."""
 
 MEASURED = 10_000
-"""Calls from which on memory is looked at: fewer say nothing."""
+"""Memory is checked from this many calls on; with fewer the figures mean nothing."""
 
 BYTES_PER_CALL = 2_000
-"""What a call may seem to leave behind: the allocator's holes, which the calls of an un-instrumented client leave as well."""
+"""Limit of the growth in bytes: calls of an uninstrumented client fragment the heap as well."""
 
 OBJECTS_PER_CALL = 0.1
-"""What it may leave behind of objects: not one."""
+"""Limit of the growth in objects: fewer than one per call."""
 
 PROC = Path("/proc/self")
 FAULTS = ("stall", "reset", "broken_sse", "429", "500")
 WAYS = ("plain", "stream", "half", "drop", "cancel")
 PASSING = "x-test-passing"
-"""Request header of a fault that is gone when the client tries again."""
+"""Request header of a fault that does not occur again on a retry."""
 
 
 class Plan(NamedTuple):
-    """How a call is made, what the server does to it, and after how many turns of the loop it is cancelled."""
+    """How a call is made, which fault the server answers with, and when the call is cancelled.
+
+    Attributes:
+        way: how the caller reads the answer.
+        fault: fault that the stand-in is asked for.
+        passing: the fault does not occur again on a retry.
+        responses: call the Responses API instead of Chat Completions.
+        turns: turns of the event loop after which the call is cancelled.
+    """
 
     way: str
     fault: str | None
@@ -74,7 +83,7 @@ class Plan(NamedTuple):
         )
 
     def call(self, client: Any, seed: int) -> Any:
-        """Sends it: what an openai client's ``create`` returns, sync or async."""
+        """Send the call and return what the client's ``create`` returns, sync or async."""
         headers = {FAULT_HEADER: self.fault} if self.fault else {}
         if self.fault and self.passing:
             headers[PASSING] = "yes"
@@ -87,8 +96,8 @@ class Plan(NamedTuple):
         )
 
 
-class Sent:
-    """Counts the requests on their way out, and lets the faults pass that pass."""
+class SentRequests:
+    """Counts the requests sent, and removes a passing fault from a retry."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -105,7 +114,7 @@ class Sent:
 
 
 class OpenSpans(SpanProcessor):
-    """Counts the spans of ours that were started and ended, and keeps none."""
+    """Counts this package's spans as they start and end, without keeping them."""
 
     def __init__(self) -> None:
         self.started = self.ended = 0
@@ -145,7 +154,7 @@ async def async_call(client: AsyncOpenAI, seed: int) -> str:
     task = asyncio.create_task(_run(client, seed, plan))
     try:
         if plan.way == "cancel":
-            for _ in range(plan.turns):  # at least one, so that it has begun
+            for _ in range(plan.turns):  # at least one turn, so that the call has started
                 await asyncio.sleep(0)
             task.cancel()
         return await task
@@ -167,7 +176,7 @@ async def _run(client: AsyncOpenAI, seed: int, plan: Plan) -> str:
     return plan.way
 
 
-async def async_half(base_url: str, seeds: list[int], sent: Sent) -> list[str]:
+async def async_half(base_url: str, seeds: list[int], sent: SentRequests) -> list[str]:
     waiting = iter(seeds)
     ends: list[str] = []
     http = DefaultAsyncHttpxClient(event_hooks={"request": [sent.when_async]})
@@ -184,15 +193,15 @@ async def async_half(base_url: str, seeds: list[int], sent: Sent) -> list[str]:
     return ends
 
 
-def sync_half(base_url: str, seeds: list[int], sent: Sent) -> list[str]:
+def sync_half(base_url: str, seeds: list[int], sent: SentRequests) -> list[str]:
     http = DefaultHttpxClient(event_hooks={"request": [sent]})
     client = OpenAI(base_url=base_url, api_key="key", max_retries=1, timeout=1, http_client=http)
     with client, ThreadPoolExecutor(CONCURRENCY // 2) as pool:
         return list(pool.map(lambda seed: sync_call(client, seed), seeds))
 
 
-def both_halves(base_url: str, seeds: list[int], sent: Sent) -> Counter[str]:
-    """Half of the calls from threads and half from one loop, at the same time; how they ended."""
+def both_halves(base_url: str, seeds: list[int], sent: SentRequests) -> Counter[str]:
+    """Make half of the calls in threads and half in one event loop; count how they ended."""
     with ThreadPoolExecutor(1) as beside:
         half = beside.submit(sync_half, base_url, seeds[::2], sent)
         ends = asyncio.run(async_half(base_url, seeds[1::2], sent))
@@ -228,13 +237,16 @@ def _is_socket(descriptor: Path) -> bool:
 
 
 def collected() -> bool:
-    """Collects garbage, but where another thread is at it: then ``gc.collect`` returns at once, and is to be called again."""
+    """Collect garbage and finish dropped streams.
+
+    ``gc.collect`` returns at once if another thread is collecting, so callers repeat this.
+    """
     gc.collect()
     return finalizers.flush(20)
 
 
-def held() -> tuple[int, int]:
-    """Bytes in memory, and objects that are alive."""
+def memory_in_use() -> tuple[int, int]:
+    """Return the resident bytes and the number of live objects."""
     gc.collect()
     return int((PROC / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"), len(
         gc.get_objects()
@@ -242,7 +254,7 @@ def held() -> tuple[int, int]:
 
 
 def soon(holds: Callable[[], bool]) -> bool:
-    """Whether something comes true, such as that a server has noticed its clients leave."""
+    """Wait until a condition holds, for at most 20 seconds. Return whether it does."""
     end = time.monotonic() + 20
     while not holds() and time.monotonic() < end:
         time.sleep(0.01)
@@ -253,12 +265,12 @@ def soon(holds: Callable[[], bool]) -> bool:
 def spans(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[OpenSpans]:
-    """The instrumentor on, its spans counted only: kept ones would hide what is left behind."""
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
+    """Instrument openai and count its spans. Spans that are kept would hide leaks."""
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.001)
-    # Of the client's own generators, dropped while they run, pytest would keep the tracebacks, and with them what their frames refer to.
+    # pytest keeps the tracebacks of generators that are dropped while they run, and with the
+    # tracebacks everything that their frames refer to.
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)
-    # What asyncio has to say of dropped streams and cut connections is the client's own, and its log records would keep their frames alive.
+    # asyncio's log records about dropped streams and cut connections would keep frames alive.
     caplog.set_level(logging.CRITICAL, logger="asyncio")
     counted, provider, instrumentor = OpenSpans(), TracerProvider(), KVPolicyInstrumentor()
     provider.add_span_processor(counted)
@@ -269,19 +281,21 @@ def spans(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (PROC / "fd").is_dir(), reason="counts sockets by /proc")
-def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> None:
+@pytest.mark.skipif(not (PROC / "fd").is_dir(), reason="counts sockets in /proc")
+def test_every_call_is_decided_once_and_leaves_nothing_behind(
+    spans: OpenSpans, telemetry: Telemetry
+) -> None:
     seeds = list(range(CALLS))
     warm_up, rest = seeds[: CALLS // WARM_UP], seeds[CALLS // WARM_UP :]
-    sent = Sent()
+    sent = SentRequests()
     with StandIn(keep_requests=10) as server:
         finalizers.prepare()
         opened, threads, began = sockets(), threading.active_count(), time.monotonic()
         with collecting(telemetry.reader):
             ended = both_halves(server.base_url, warm_up, sent)
-            bytes_before, objects_before = held()
+            bytes_before, objects_before = memory_in_use()
             ended += both_halves(server.base_url, rest, sent)
-            held_bytes, objects = held()
+            held_bytes, objects = memory_in_use()
         seconds = time.monotonic() - began
         assert soon(lambda: sockets() <= opened), (sockets(), opened)
         assert threading.active_count() <= threads
@@ -290,7 +304,7 @@ def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> 
     print(f"{CALLS} calls, {sent.requests} requests, {seconds:.0f} s, {memory}: {dict(ended)}")
     assert sum(ended.values()) == CALLS
     assert {"plain", "stream", "half", "drop", "cancel", "cancelled"} <= set(ended)
-    assert sent.requests > CALLS, "some were tried again"
+    assert sent.requests > CALLS, "some calls were retried"
     assert telemetry.total("kvpolicy.decisions") == CALLS
     assert telemetry.total("kvpolicy.errors") == 0
     assert soon(lambda: collected() and spans.started == spans.ended == CALLS), (
@@ -298,7 +312,7 @@ def test_every_call_is_accounted_for(spans: OpenSpans, telemetry: Telemetry) -> 
         spans.ended,
     )
     assert soon(
-        lambda: collected() and not any(isinstance(each, ChatCall) for each in gc.get_objects())
+        lambda: collected() and not any(isinstance(item, ChatCall) for item in gc.get_objects())
     )
     if len(rest) >= MEASURED:
         assert more < OBJECTS_PER_CALL * len(rest)

@@ -1,8 +1,10 @@
-"""Servers with several workers under ``opentelemetry-instrument``: what each worker decides is exported, forked or spawned."""
+"""Web servers with forked or spawned workers under ``opentelemetry-instrument``.
+
+The decisions of every worker are exported.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from otel_kvpolicy.standin import StandIn
+from tests import needs
 from tests.collector.otlp import Sink
 
 pytestmark = pytest.mark.live
@@ -28,11 +31,12 @@ APP = """
 import os
 from openai import OpenAI
 
-client = OpenAI(api_key="key")  # before the fork, as most applications make it
+client = OpenAI(api_key="key")  # created before the fork, as in most applications
 
 
 def ask():
-    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2)
+    messages = [{"role": "user", "content": "hi"}]
+    client.chat.completions.create(model="stand-in", messages=messages, max_tokens=2)
     return str(os.getpid()).encode()
 
 
@@ -43,7 +47,8 @@ def wsgi(environ, start_response):
 
 async def asgi(scope, receive, send):
     if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        headers = [(b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": ask()})
 """
 
@@ -83,7 +88,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def running(name: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    """The server under ``opentelemetry-instrument``, on a port of its own."""
+    """Run the server under ``opentelemetry-instrument`` on a free port."""
     (folder / "application.py").write_text(APP)
     url = f"http://127.0.0.1:{free_port()}"
     instrument = [
@@ -122,9 +127,11 @@ def decisions(sink: Sink) -> float:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_what_every_worker_decides_is_counted(name: str, server: StandIn, tmp_path: Path) -> None:
-    if importlib.util.find_spec(name.partition("_")[0]) is None:
-        pytest.skip("not installed")
+def test_the_decisions_of_every_worker_are_counted(
+    name: str, server: StandIn, tmp_path: Path
+) -> None:
+    server_module = name.partition("_")[0]
+    needs.module(server_module, install=server_module)
     clean = {
         key: value
         for key, value in os.environ.items()

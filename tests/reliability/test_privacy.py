@@ -1,4 +1,4 @@
-"""No content leaves: a canary in every field of a call must not turn up in any span, metric or log."""
+"""No content is exported: a canary in every field of a call appears in no span, metric, or log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CANARY = "CaNaRy7319"
 
 
 def call(client: OpenAI, *, stream: bool, broken: bool) -> None:
-    tool = {
+    tool: Any = {
         "type": "function",
         "function": {
             "name": CANARY,
@@ -65,7 +65,7 @@ def call(client: OpenAI, *, stream: bool, broken: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("broken", [False, True])
-def test_nothing_of_the_call_is_exported(
+def test_no_content_of_a_call_is_exported(
     server: StandIn,
     instrumented: Telemetry,
     caplog: pytest.LogCaptureFixture,
@@ -96,7 +96,7 @@ def test_nothing_of_the_call_is_exported(
     assert not [text for text in exported if CANARY.lower() in text.lower()]
 
 
-def test_a_fault_of_ours_does_not_quote_the_call(
+def test_an_internal_error_does_not_quote_the_call(
     server: StandIn,
     instrumented: Telemetry,
     caplog: pytest.LogCaptureFixture,

@@ -1,6 +1,7 @@
-"""Children of an instrumented process: forked and spawned ones decide and learn, and a process without the SDK decides too.
+"""Forked and spawned children of an instrumented process, and a process without the SDK.
 
-Each runs in an interpreter of its own: a fork of the test process would take its threads' locks along.
+Each test starts a new interpreter, because a fork of the test process would inherit the locks of
+its threads.
 """
 
 from __future__ import annotations
@@ -33,13 +34,19 @@ reader = InMemoryMetricReader()
 KVPolicyInstrumentor().instrument(meter_provider=MeterProvider([reader]))
 def decisions():
     data = reader.get_metrics_data()
-    metrics = [metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics]
-    return sum(point.value for metric in metrics if metric.name == "kvpolicy.decisions" for point in metric.data.data_points)
+    return sum(
+        point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "kvpolicy.decisions"
+        for point in metric.data.data_points
+    )
 """
 
 
 def run(server: StandIn, code: str, **environment: str) -> str:
-    """Runs a program against the server; its output, where it says nothing on stderr."""
+    """Run a program against the server and return its output; stderr must stay empty."""
     server.requests.clear()
     clean = {
         name: value
@@ -111,10 +118,10 @@ print(codes)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_children_forked_while_the_rule_learns_go_on_with_it(
+def test_children_forked_while_the_rule_is_exported_use_its_state(
     server: StandIn, tmp_path: Path
 ) -> None:
-    state = tmp_path / "learned.json"
+    state = tmp_path / "state.json"
     assert (
         run(server, LEARNS, KV_CACHE_RULE="adaptive", KV_CACHE_STATE_FILE=str(state))
         == f"{[0] * 10}\n"
@@ -136,7 +143,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_spawned_worker_is_as_its_own_start_makes_it(server: StandIn) -> None:
+def test_a_spawned_worker_is_not_instrumented(server: StandIn) -> None:
     assert run(server, SPAWNS).split() == ["spawned", "0"]
     assert ["kv_transfer_params" in request.body for request in server.requests] == [True]
 
@@ -154,11 +161,16 @@ otel_kvpolicy.KVPolicyInstrumentor().instrument()
 call()
 with OpenAI(api_key="key") as client:
     for _ in client.chat.completions.create(
-        model="stand-in", messages=[{{"role": "user", "content": "hi"}}], max_tokens=2, stream=True): pass
+        model="stand-in",
+        messages=[{{"role": "user", "content": "hi"}}],
+        max_tokens=2,
+        stream=True,
+    ):
+        pass
 """
 
 
-def test_the_api_alone_is_enough(server: StandIn) -> None:
+def test_the_hint_is_sent_without_the_sdk(server: StandIn) -> None:
     run(server, WITHOUT_SDK)
     assert ["kv_transfer_params" in request.body for request in server.requests] == [True, True]
 
@@ -182,7 +194,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.parametrize("rule", ["thresholds", "adaptive"])
-def test_nothing_of_ours_makes_the_sdks_fork_handler_wait(server: StandIn, rule: str) -> None:
-    """It does where ``concurrent.futures.thread`` is imported after the provider was made (OpenTelemetry 1.45)."""
+def test_the_sdks_fork_handler_does_not_hang(server: StandIn, rule: str) -> None:
+    """It hangs if ``concurrent.futures.thread`` is first imported after the provider was created.
+
+    Seen with OpenTelemetry 1.45.
+    """
     assert run(server, SDK_FIRST, KV_CACHE_RULE=rule) == "0\n"
     assert ["kv_transfer_params" in request.body for request in server.requests] == [True, True]

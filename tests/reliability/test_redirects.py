@@ -16,11 +16,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from otel_kvpolicy import KVPolicyInstrumentor
-from otel_kvpolicy.hints.targets import Origin
-from otel_kvpolicy.instrumentation.redirects import RedirectGuard, SentHint
+from otel_kvpolicy.hints.targets import Origin, Targets
+from otel_kvpolicy.instrumentation.redirects import Added, RedirectGuard
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.standin.loopback import LoopbackServer, address, listen
-from tests.conftest import Telemetry
+from tests.conftest import Telemetry, attributes
 
 CALL: dict[str, Any] = {
     "model": "stand-in",
@@ -143,8 +143,8 @@ def test_a_redirect_to_a_host_that_is_not_allowed_leaves_the_hint_behind(
         "the client keeps the key from the other host"
     )
     [span] = instrumented.decided
-    assert span.attributes["server.address"] == "localhost"
-    assert span.attributes["kvpolicy.hint.outcome"] == "excluded_target"
+    assert attributes(span)["server.address"] == "localhost"
+    assert attributes(span)["kvpolicy.hint.outcome"] == "excluded_target"
     assert instrumented.total("kvpolicy.decisions") == 1
     assert instrumented.total("kvpolicy.errors") == 0
 
@@ -183,7 +183,7 @@ def test_a_redirect_to_an_allowed_host_keeps_the_hint(
         sync_call(base_url)
     assert server.last.body == {**CALL, "kv_transfer_params": SKIP}
     [span] = instrumented.decided
-    assert span.attributes["kvpolicy.hint.outcome"] == "applied"
+    assert attributes(span)["kvpolicy.hint.outcome"] == "applied"
 
 
 def test_a_redirect_to_a_server_of_another_dialect_leaves_the_hint_behind(
@@ -210,7 +210,7 @@ def test_a_redirect_within_the_origin_keeps_the_hint(
     assert [path for path, _ in seen] == [PATH, f"/moved{PATH}"]
     assert all(body["kv_transfer_params"] == SKIP for _, body in seen)
     [span] = instrumented.decided
-    assert span.attributes["kvpolicy.hint.outcome"] == "applied"
+    assert attributes(span)["kvpolicy.hint.outcome"] == "applied"
 
 
 def test_the_second_redirect_of_a_chain_is_checked_too(
@@ -301,19 +301,55 @@ def test_a_failure_of_the_check_is_reported_and_the_call_goes_on(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "localhost")
-    monkeypatch.setattr(SentHint, "withheld", lambda *_: 1 / 0)
+    monkeypatch.setattr(Added, "checked", lambda *_: 1 / 0)
     with redirecting(server.url, 307) as base_url:
         sync_call(base_url)
     assert instrumented.total("kvpolicy.errors") == 1
     [span] = instrumented.decided
-    assert span.attributes["kvpolicy.hint.outcome"] == "applied"
+    assert attributes(span)["kvpolicy.hint.outcome"] == "applied"
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"{}"])
 def test_a_redirected_request_without_a_hint_goes_out_as_it_is(content: bytes) -> None:
-    hint = SentHint("f", {}, Origin("http", "there", 80), lambda _: False)
+    added = Added("f", {}, (), Origin("http", "there", 80))
     request = httpx2.Request("POST", "http://elsewhere/", content=content)
-    assert hint.withheld(request) is None
+    assert added.checked(request, Targets("there"), lambda _: True) == (request, False)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+@pytest.mark.parametrize(
+    ("targets", "kept"), [("localhost", False), ("localhost,127.0.0.1", True), ("auto", True)]
+)
+def test_a_redirect_carries_the_affinity_header_to_allowed_hosts_only(
+    server: StandIn,
+    instrumented: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
+    targets: str,
+    kept: bool,
+    mode: str,
+) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", targets)
+    monkeypatch.setenv("KV_CACHE_MODE", mode)
+    monkeypatch.setenv("KV_CACHE_AFFINITY_HEADER", "x-kv-affinity")
+    monkeypatch.setenv("KV_CACHE_AFFINITY_KEY", "0" * 32)
+    call = {**CALL, "messages": [{"role": "system", "content": "x" * 8000}, *CALL["messages"]]}
+    with (
+        redirecting(server.url, 307) as base_url,
+        OpenAI(base_url=base_url, api_key="key") as client,
+    ):
+        client.chat.completions.create(**call)
+        client.chat.completions.create(**call)
+    assert ("x-kv-affinity" in server.last.headers) is (kept and mode == "enforce")
+
+
+def test_a_header_of_the_callers_own_is_left_to_the_client(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", "localhost")
+    monkeypatch.setenv("KV_CACHE_AFFINITY_HEADER", "x-kv-affinity")
+    with redirecting(server.url, 307) as base_url:
+        sync_call(base_url, extra_headers={"x-kv-affinity": "mine"})
+    assert server.last.headers["x-kv-affinity"] == "mine"
 
 
 def test_if_the_first_host_is_excluded_the_second_gets_no_hint_either(
@@ -357,7 +393,7 @@ def test_a_rejection_behind_a_redirect_repeats_the_call_without_the_hint(
             False,
             False,
         ]
-    assert [span.attributes["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
+    assert [attributes(span)["kvpolicy.hint.outcome"] for span in instrumented.decided] == [
         "rejected",
         "rejected",
     ]

@@ -20,9 +20,12 @@ from otel_kvpolicy.cli.replay.simulator import comparison
 from .full_traces import MOONCAKE, full_trace_path
 from .traces import MOONCAKE_EXCERPT, mooncake_line, write_lines
 
+CLI: Any = main
+"""The command group; its type depends on whether click is installed."""
+
 
 def replay(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["replay", *map(str, arguments)], env={"COLUMNS": "80"})
+    return CliRunner().invoke(CLI, ["replay", *map(str, arguments)], env={"COLUMNS": "80"})
 
 
 @pytest.fixture

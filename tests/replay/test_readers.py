@@ -68,7 +68,7 @@ def test_a_mooncake_trace(path: Path) -> None:
 
 def test_a_derived_mooncake_trace_has_turns_prefix_and_class(path: Path) -> None:
     trace = read(
-        path, mooncake_line([1, 2, 3, 4], turns=7, system_tokens=1000, **{"class": "planner"})
+        path, {**mooncake_line([1, 2, 3, 4], turns=7, system_tokens=1000), "class": "planner"}
     ).trace
     assert (trace.roles, trace.texts[0].history_turns, trace.texts[0].prefix_chars) == (
         ["planner"],

@@ -1,4 +1,4 @@
-"""Request bodies: what is prefix, history and question, in chat completions and in the Responses API."""
+"""Request bodies: what is prefix, history and question, in chat completions and Responses."""
 
 from __future__ import annotations
 
@@ -75,11 +75,13 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
         ([{"role": "system"}, {"role": "user", "content": "abc"}], CallText(user_chars=3)),
     ],
 )
-def test_chat_messages(messages: Any, text: CallText) -> None:
+def test_chat_messages_are_divided_into_prefix_history_and_question(
+    messages: Any, text: CallText
+) -> None:
     assert read_chat({"model": "m", "messages": messages}) == text
 
 
-def test_chat_without_messages_and_with_legacy_functions() -> None:
+def test_a_chat_request_without_messages_and_legacy_functions_are_read() -> None:
     assert read_chat({}) == CallText()
     assert (
         read_chat({"functions": [{"name": "f"}]}).tool_chars
@@ -129,7 +131,9 @@ def test_chat_without_messages_and_with_legacy_functions() -> None:
         ({"input": 7}, CallText()),
     ],
 )
-def test_responses_input(body: dict[str, Any], text: CallText) -> None:
+def test_responses_input_is_divided_into_prefix_history_and_question(
+    body: dict[str, Any], text: CallText
+) -> None:
     assert read_responses(body) == text
 
 
@@ -152,7 +156,7 @@ def test_only_chat_calls_are_read(url: str, reader: Any) -> None:
     assert reader_of(url) is reader
 
 
-def test_usage_of_both_apis_parsed_or_plain() -> None:
+def test_usage_is_read_from_mappings_and_objects_of_both_apis() -> None:
     chat = {
         "id": "c",
         "model": "m",
@@ -163,8 +167,8 @@ def test_usage_of_both_apis_parsed_or_plain() -> None:
         },
         "choices": [{"finish_reason": "stop"}],
     }
-    said = read_answer(chat)
-    assert said == Answer(9, 2, 4, "c", "m", ("stop",))
+    answer = read_answer(chat)
+    assert answer == Answer(9, 2, 4, "c", "m", ("stop",))
     responses = SimpleNamespace(
         id="r",
         model="m",
@@ -196,17 +200,17 @@ def test_usage_of_both_apis_parsed_or_plain() -> None:
         {"usage": {"prompt_tokens": True}},
     ],
 )
-def test_an_answer_that_says_nothing(nonsense: Any) -> None:
+def test_an_unreadable_answer_reports_nothing(nonsense: Any) -> None:
     assert read_answer(nonsense)[:3] == (None, None, None)
 
 
-def test_a_piece_of_text_says_nothing_and_the_last_chunk_does() -> None:
-    piece = {
+def test_a_text_chunk_reports_nothing_and_the_last_chunk_reports_usage() -> None:
+    chunk = {
         "id": "c",
         "choices": [{"delta": {"content": "x"}, "finish_reason": None}],
         "usage": None,
     }
-    assert read_chunk(piece) is None
+    assert read_chunk(chunk) is None
     stop = read_chunk({"id": "c", "model": "m", "choices": [{"finish_reason": "stop"}]})
     usage = read_chunk(
         {
@@ -221,7 +225,7 @@ def test_a_piece_of_text_says_nothing_and_the_last_chunk_does() -> None:
     assert stop.then(usage) == Answer(3, 1, None, "c", "m", ("stop",))
 
 
-def test_parts_for_rules_of_ones_own() -> None:
+def test_a_body_is_turned_into_arguments_of_decide() -> None:
     body = {
         "messages": [
             {"role": "system", "content": "s"},
@@ -255,7 +259,7 @@ def tool(name: str, description: str = "d", **parameters: Any) -> dict[str, Any]
     }
 
 
-def test_tools_seen_before_are_told_from_others() -> None:
+def test_remembered_tool_sizes_are_not_mixed_up() -> None:
     variants = [
         [tool("a")],
         [tool("a"), tool("b")],

@@ -1,1 +1,1 @@
-"""``otel-kvpolicy dashboards``."""
+"""The command ``otel-kvpolicy dashboards``, and access to the built dashboards and rules."""

@@ -1,4 +1,4 @@
-"""``otel-kvpolicy dashboards``: build, export and check."""
+"""The command ``otel-kvpolicy dashboards``: build, export and check."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _PACKAGED: Final = Path(__file__).parent / "built"
-"""Where a wheel holds the built files (``force-include`` in pyproject.toml)."""
+"""Where a wheel holds the built files: ``tool.hatch.build.targets.wheel.sources``."""
 
 _CLONE: Final = Path(__file__).parents[3] / "dashboards"
 """Where a clone of the repository holds the built files and the generator's source."""

@@ -1,1 +1,1 @@
-"""``otel-kvpolicy demo``: real calls through the OpenAI client, to a stand-in for the servers."""
+"""The demo: real calls through the OpenAI client to a stand-in for the servers."""

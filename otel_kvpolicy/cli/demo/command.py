@@ -1,4 +1,4 @@
-"""``otel-kvpolicy demo``."""
+"""The command ``otel-kvpolicy demo``."""
 
 from __future__ import annotations
 

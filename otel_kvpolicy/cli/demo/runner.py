@@ -1,4 +1,4 @@
-"""Run one side of the demo: a fresh stand-in, and the application in a process of its own."""
+"""Run one side of the demo: a fresh stand-in, and the application in its own process."""
 
 from __future__ import annotations
 

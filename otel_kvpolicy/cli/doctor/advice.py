@@ -135,7 +135,8 @@ def _why_inconclusive(exam: Examination) -> Note:
 def _wrong_dialect(dialect: Spoken) -> Note:
     text = (
         f"This server speaks {dialect.speaks}, but your settings send it {dialect.configured}. "
-        f"Set KV_CACHE_DIALECT={dialect.speaks}, or {dialect.speaks}@HOST:PORT for this server alone."
+        f"Set KV_CACHE_DIALECT={dialect.speaks}, or {dialect.speaks}@HOST:PORT for this server "
+        "alone."
     )
     return Note("wrong_dialect", text, {"use": dialect.speaks, "configured": dialect.configured})
 

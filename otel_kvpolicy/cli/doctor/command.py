@@ -1,4 +1,4 @@
-"""``otel-kvpolicy doctor``."""
+"""The command ``otel-kvpolicy doctor``."""
 
 from __future__ import annotations
 

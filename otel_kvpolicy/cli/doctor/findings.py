@@ -20,7 +20,7 @@ _WAYS: Final = {
     "cached_tokens": "salted",
     "store_counter": "counted",
 }
-"""Kinds that have another name in the JSON output, which keeps its names."""
+"""Kinds that have another name in the JSON output, so that scripts keep working."""
 
 _ENOUGH_WINDOWS: Final = 2
 """Windows in which the counter must stay low; in a single one, it may just have been late."""

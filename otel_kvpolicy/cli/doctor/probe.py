@@ -211,8 +211,8 @@ class Probe:
     def ask_again(self, trial: Trial) -> Trial:
         """Return the trial with the result of asking once more, in case its store came late.
 
-        Asking stores nothing if the server follows the hint. So whatever LMCache has now was stored
-        in spite of the trial's hint.
+        Asking stores nothing if the server follows the hint. So if LMCache has any of the prompt
+        now, it was stored in spite of the trial's hint.
         """
         if trial.arm == STORE or trial.held_chunks != 0:
             return trial
@@ -360,6 +360,6 @@ def _body(
 
 
 def _random_text(words: int) -> str:
-    """Return words that no cache can know, not even the first."""
+    """Return random words, so that no cache has any part of the prompt."""
     source = random.SystemRandom()
     return " ".join("".join(source.choices(string.ascii_lowercase, k=5)) for _ in range(words))

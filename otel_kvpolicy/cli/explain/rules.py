@@ -112,7 +112,7 @@ def _read_thresholds(span: RecordedSpan) -> Reading:
         text = f"These numbers alone would give {choice}: a custom rule decided."
         return Reading(measures, caveats=(Note("other_rule", text),))
     if span.text(names.HINT_OUTCOME) == "caller":
-        return Reading(measures)  # the caller's choice stands, whatever the signals are
+        return Reading(measures)  # no change of the signals would change the caller's choice
     return Reading(measures, tuple(changes(span.signals, thresholds, span.role)))
 
 

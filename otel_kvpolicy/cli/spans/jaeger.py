@@ -9,7 +9,7 @@ from .model import RecordedSpan, normal_span_id, normal_trace_id
 
 
 def is_jaeger(document: Any) -> bool:
-    """Return whether ``document`` is a response of ``/api/traces`` or saved from Jaeger's UI."""
+    """Return whether ``document`` is a response of ``/api/traces``, or was saved in Jaeger's UI."""
     data = document.get("data") if isinstance(document, Mapping) else None
     return isinstance(data, list) and all(
         isinstance(trace, Mapping) and isinstance(trace.get("spans"), list) for trace in data

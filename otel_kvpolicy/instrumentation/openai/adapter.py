@@ -1,4 +1,7 @@
-"""Adapts a request of the openai client to :class:`~otel_kvpolicy.instrumentation.wire_request.WireRequest`."""
+"""The adapter of the openai client: its requests as the core sees them.
+
+The protocol is :class:`~otel_kvpolicy.instrumentation.wire_request.WireRequest`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _MAX_ORIGINS: Final = 256
 _origins: Final[dict[int, tuple[Any, Origin]]] = {}
-"""Origins by the identity of the client's base URL, which is one object for all its calls. Working
-out an origin takes longer than a decision."""
+"""Origins by the ``id`` of the client's base URL object, which all calls of a client share. They
+are cached because computing an origin takes longer than a decision."""
 
 
 class OpenAIRequest:
@@ -67,7 +70,7 @@ class OpenAIRequest:
 
     @property
     def is_azure(self) -> bool:
-        """True if the client is made for Azure OpenAI, whatever its host is."""
+        """True if the client is made for Azure OpenAI, at any host."""
         return _is_azure(self._client.__class__)
 
     def watch(self, call: ChatCall) -> None:
@@ -89,6 +92,26 @@ class OpenAIRequest:
         GUARD.cover(type(self._client._client))  # noqa: SLF001 - it follows the redirects
         extra = {**(self._options.extra_json or {}), field: value}
         self._options = _copy(self._options, "extra_json", extra)
+
+    def add_header(self, name: str, value: str) -> bool:
+        """Send a header, also if the server rejects the hint. The caller's own header stays.
+
+        Returns:
+            False if the caller sends that header.
+
+        Raises:
+            AttributeError: redirects of this client cannot be checked, so it gets no header.
+        """
+        GUARD.cover(type(self._client._client))  # noqa: SLF001 - it follows the redirects
+        given = self._options.headers
+        given = given if isinstance(given, Mapping) else {}
+        if name.lower() in {each.lower() for each in (*given, *self._client.default_headers)}:
+            return False
+        headers = {**given, name: value}
+        with_hint = self._options is not self._plain
+        self._plain = _copy(self._plain, "headers", headers)
+        self._options = _copy(self._options, "headers", headers) if with_hint else self._plain
+        return True
 
     @property
     def arguments(self) -> Arguments:

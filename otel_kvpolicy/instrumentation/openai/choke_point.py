@@ -1,13 +1,13 @@
 """Patches the choke point of the openai client, sync and async.
 
 ``SyncAPIClient.request`` and ``AsyncAPIClient.request`` run once per call, outside the retry loop,
-for every surface of the client and for clients made before the patch. They return the very object
-that they would return without the patch; streams are watched from inside.
+for every surface of the client and for clients made before the patch. They return the same
+object as without the patch; streams are watched from inside.
 
 The code of the two functions is replaced in place, not the attributes that hold them. OpenInference
 and Logfire keep a reference to the function when they are installed and restore it when they are
 uninstalled, which would bypass a wrapper. So the decision is made inside the span of any other
-instrumentation, whatever the order.
+instrumentation, in any order of installation.
 """
 
 from __future__ import annotations

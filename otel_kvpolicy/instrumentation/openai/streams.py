@@ -27,7 +27,7 @@ def follow(call: ChatCall, result: Any, *, stream: bool) -> None:
     call.on_response()
     try:
         _follow(call, result, stream)
-    except Exception as error:  # noqa: BLE001 - an answer that cannot be read is still the caller's answer
+    except Exception as error:  # noqa: BLE001 - the caller gets its answer even if we cannot read it
         call.report("answer", error)
         call.stop()
 
@@ -76,7 +76,7 @@ def _json_of(http_response: Any) -> Any:
 
 
 def _watch_chunks(call: ChatCall, stream: Any) -> None:
-    """Replace the iterator that ``__iter__`` and ``__next__`` of a stream read (openai 1.66 to 3.57)."""
+    """Replace the private iterator that a stream reads from (openai 1.66 to 3.57)."""
     inner = stream._iterator  # noqa: SLF001
     if not isinstance(inner, (_Chunks, _AsyncChunks)):
         watch = _Chunks if isinstance(stream, Stream) else _AsyncChunks
@@ -133,7 +133,7 @@ def _after_closing(call: ChatCall, response: Any, name: str, then: Callable[[], 
 
 
 def _watch_response(call: ChatCall, response: BaseAPIResponse[Any]) -> None:
-    """End the call of ``with_streaming_response`` when leaving the ``with`` block closes the response."""
+    """End a call of ``with_streaming_response`` when its ``with`` block closes the response."""
     http_response = response.http_response
 
     def end() -> None:

@@ -1,9 +1,11 @@
-"""Boundaries of a prompt: hashes of its leading messages, by which a later call that starts alike is recognized.
+"""Boundaries of a prompt: hashes of its leading messages.
+
+They recognize a later call that starts with the same messages.
 
 Hashing reads no text twice: Python keeps the hash of a string with the string, and a conversation
 sends the same strings again. The hashes are SipHash under the process's own random key, folded with
-a key of the rule. They mean nothing outside the process, are never stored or sent, and give no text
-away.
+a key of the rule. They mean nothing outside the process, are never stored or sent, and reveal no
+text.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from ..counting import ASSISTANT_ROLE, SYSTEM_ROLES, content_chars, is_reply_ite
 from ..signals import CallText, CountedText
 
 _LOOK_BACK: Final = (1, 2, 4, 8)
-"""The prompt is looked up before these model replies, counted from the last one. Each of them ended
-an earlier call."""
+"""A prompt is looked up at the boundary before each of these model replies, counted from the last
+one. At each of these boundaries an earlier call ended."""
 
 _MAX_VALUES: Final = 10_000
-"""Values of oddly shaped content that are hashed. Content may be cyclic, and what lies beyond does
-not tell prompts apart."""
+"""Values that are hashed of content in an unusual shape, which may be cyclic. Prompts that differ
+only in later values are treated as equal."""
 
 
 class Boundaries(Protocol):
     """Boundaries of a prompt, counted from its end: the last one is -1.
 
-    They are computed on demand from the end, because most often the second one is known already.
+    They are computed on demand from the end, because most often the second one is already known.
     """
 
     @property
@@ -48,7 +50,7 @@ class Boundaries(Protocol):
 
 
 class TraceBoundaries(NamedTuple):
-    """Boundaries that are known beforehand, such as those of a trace.
+    """Boundaries that are known in advance, such as those of a trace.
 
     Attributes:
         hashes: one for each boundary, from the start of the prompt.
@@ -142,7 +144,7 @@ class _Messages:
 
 
 def _run_before(roles: Sequence[Any], end: int) -> int:
-    """Return the start of the last run of assistant messages that begins before ``end``; 0 for none."""
+    """Return the start of the last run of assistant messages before ``end``; 0 if there is none."""
     start = end - 1
     while start > 0 and not (roles[start] == ASSISTANT_ROLE and roles[start - 1] != ASSISTANT_ROLE):
         start -= 1
@@ -152,13 +154,13 @@ def _run_before(roles: Sequence[Any], end: int) -> int:
 def boundaries_of(body: Mapping[Any, Any], key: int, text: CallText | None = None) -> Boundaries:
     """Return the boundaries of a chat completion or Responses request.
 
-    Takes O(messages), whatever their length, once their strings have been hashed.
+    Takes O(messages), independent of their length, once their strings have been hashed.
 
     Args:
         body: the request as it goes out.
         key: secret of the process, such as ``secrets.randbits(64)``. Calls recognize each other
             only under the same key.
-        text: what was counted of ``body``, so that its messages are not counted again.
+        text: the counts of ``body``, so that its messages are not counted again.
     """
     messages = body.get("messages") or _input(body)
     if isinstance(messages, str):
@@ -200,7 +202,7 @@ def _input(body: Mapping[Any, Any]) -> Any:
 def _seed(body: Mapping[Any, Any], key: int) -> int:
     """Hash what precedes the first message: instructions, and tools by their names.
 
-    The model and the cache salt are part of it, because each of them has a cache of its own.
+    The model and the cache salt are part of it, because each of them has its own cache.
     """
     salt = body.get("cache_salt")
     if salt is not None:
@@ -248,8 +250,8 @@ def _with_calls(content: Any, calls: Any) -> Any:
 def _text(message: Any) -> Any:
     """Return what identifies the text of a message.
 
-    Plain messages give the same value here as in :func:`_plain_texts`, so that a call with a picture
-    is recognized as the continuation of a call without one.
+    Plain messages give the same value here as in :func:`_plain_texts`, so that a call with a
+    picture is recognized as the continuation of a call without one.
     """
     if type(message) is dict and "tool_calls" not in message:  # nearly all messages
         content = message.get("content")
@@ -298,7 +300,7 @@ def _chars(message: Any) -> int:
 
 
 def _digest(value: Any) -> Any:
-    """Return something hashable that tells content apart."""
+    """Return something hashable that differs if the content differs."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     digest: list[Any] = []

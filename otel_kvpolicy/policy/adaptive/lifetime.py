@@ -1,8 +1,8 @@
 """How long the cache keeps a prefix, and what a place in the cache is therefore worth.
 
-When a call asks for the first time for what an earlier stored call added, its answer tells how long
-that took and whether the cache still had it. The *lifetime* is the time up to which the cache mostly
-had it and after which it mostly had not. It holds for all calls alike, because an LRU cache treats
+When a call is the first to ask for what an earlier stored call added, its answer tells whether the
+cache still had it after that time. The *lifetime* is the time up to which the cache mostly still
+had it, and after which it mostly did not. It is the same for all calls, because an LRU cache treats
 them alike.
 
 The price of a place follows from the lifetime. One more call in the cache shortens the lifetime of
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 _BINS: Final = 34
 _PER_DOUBLING: Final = 2
-"""Times fall into bins a factor of the square root of two apart, from 1 second to 1.5 days."""
+"""Bins per doubling of the time. With 34 bins they cover 1 second to 1.5 days."""
 
 _PER_E: Final = _PER_DOUBLING / log(2)
 
@@ -27,11 +27,11 @@ _CALL_MEMORY: Final = 0.998
 _FIND_MEMORY: Final = 0.99
 _RETURN_MEMORY: Final = 0.998
 """Share of older evidence that is left after one more call, find or return. Evidence fades even if
-nothing is stored and so nothing is found: then the lifetime becomes unknown, everything is stored,
-and the rule learns it again."""
+nothing is stored and so nothing is found. Then the lifetime becomes unknown, everything is stored,
+and the rule learns the lifetime again."""
 
 _EVIDENCE: Final = 6.0
-"""A lifetime must explain this many more finds than a cache that keeps everything does."""
+"""A lifetime must explain this many more finds than the assumption that nothing is evicted."""
 
 _DOUBT: Final = 8.0
 """Returns added to the denominator of the density, so that a few returns do not determine it."""
@@ -44,7 +44,7 @@ _REUSE_MEMORY: Final = 0.995
 _FIRST_REUSE: Final = 0.3
 
 _UPDATE_CALLS: Final = 32
-"""The lifetime is worked out again after this many calls at the latest."""
+"""The lifetime is recalculated after at most this many calls."""
 
 _LARGE: Final = 1e9
 _ROUNDING: Final = 1e-6
@@ -128,8 +128,8 @@ class Lifetime:
     def _within(self, start: float, end: float) -> float:
         """Return the returns between two places of the histogram."""
         return sum(
-            count * max(0.0, min(at + 1, end) - max(at, start))
-            for at, count in enumerate(self._gaps)
+            count * max(0.0, min(place + 1, end) - max(place, start))
+            for place, count in enumerate(self._gaps)
         )
 
     def _scale(self) -> None:

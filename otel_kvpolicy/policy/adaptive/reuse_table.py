@@ -1,4 +1,4 @@
-"""How often calls of each class come back. Counts are bounded and can be merged across processes."""
+"""How often calls of each class come back. Counts are bounded and can be merged."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _MAX_COUNT: Final = 1024.0
 
 _EXPECTED: Final = 0.3
 _EXPECTED_WEIGHT: Final = 10.0
-"""Assumed reuse of all calls before any was seen, and how many calls that guess is worth."""
+"""Assumed reuse before any call was seen, and the number of calls that this guess weighs."""
 
 _CLASS_WEIGHT: Final = 4.0
-"""How many calls the overall reuse is worth as the prior of a class."""
+"""The number of calls that the overall reuse weighs as the prior of a class."""
 
 
 class CallClass(NamedTuple):
-    """What tells calls apart, in buckets, so that there are few classes.
+    """A class of calls. Its properties are divided into buckets, so that there are few classes.
 
     Attributes:
         label: agent or role, or empty.
-        turns: model replies before the call: 0 for none, 1 for one, 2 for 2 and 3, 3 for 4 to 7, 4 for more.
+        turns: model replies before the call: 0 for none, 1 for one, 2 for 2 and 3, 3 for 4 to 7, 4
+            for more.
         length: bit length of the prompt in units of 512 tokens.
         seen: share of the prompt that was seen before: 0 for none, otherwise quarters from 1 to 4.
     """
@@ -106,9 +107,8 @@ class ReuseTable:
     """Reuse by class. Not thread-safe: the rule that owns it holds a lock."""
 
     def __init__(self) -> None:
-        self._classes: dict[
-            tuple[str, int, int, int], Tally
-        ] = {}  # a class equals the plain tuple of its buckets, which costs less
+        # A class equals the plain tuple of its buckets, which is cheaper to make.
+        self._classes: dict[tuple[str, int, int, int], Tally] = {}
         self._labels: set[str] = set()
         self._all = Tally(UNKNOWN)
 
@@ -135,11 +135,11 @@ class ReuseTable:
 
     def count(self, tally: Tally, calls: float, returned: float) -> None:
         """Add to the counts of a class and to the totals."""
-        for each in (tally, self._all):
-            each.calls += calls
-            each.returned += returned
-            each.new_calls += calls
-            each.new_returned += returned
+        for counts in (tally, self._all):
+            counts.calls += calls
+            counts.returned += returned
+            counts.new_calls += calls
+            counts.new_returned += returned
         if tally.calls > _MAX_COUNT:
             tally.calls /= 2
             tally.returned /= 2
@@ -182,9 +182,9 @@ class ReuseTable:
     def adopt(self, counts: Iterable[tuple[CallClass, float, float]]) -> None:
         """Replace the counts with those of a fleet, which include what this process shared.
 
-        Counts since the last :meth:`take_new` stay on top. Counts that make no sense are ignored.
-        So are those of fewer calls than this process knows itself: if the shared store was emptied,
-        its processes do not forget.
+        Counts since the last :meth:`take_new` are added. Counts that make no sense are ignored. A
+        class with fewer calls than this process has counted is ignored too, so that the processes
+        do not forget if the shared store was emptied.
         """
         for group, calls, returned in counts:
             if not (isfinite(calls) and isfinite(returned)) or calls < 0 or returned < 0:

@@ -1,6 +1,7 @@
-"""The adaptive rule: stores a call if its class comes back often enough for the price of a cache place.
+"""The adaptive rule: stores a call if its class comes back often enough to be worth its place.
 
-Both sides of that comparison are learned from what a client sees anyway.
+Its place in the cache has a price: what the calls it displaces would have gained. Both sides of the
+comparison are learned from what a client sees in requests and answers.
 
 Reuse. The rule remembers every prompt, stored or not, by hashes of its boundaries
 (:mod:`.boundaries`). If a later prompt starts with more of it than was known before it, the class
@@ -14,8 +15,8 @@ much later than that counts as not returned. Without ``cached_tokens`` theta sta
 only classes that never return are skipped.
 
 The rule fails open: it stores what it knows nothing about, theta falls again when no answer reports
-pressure, and a prefix that several calls share and the cache has lost is stored again whatever its
-class.
+pressure, and a prefix that several calls share and the cache has lost is stored again, even if its
+class rarely returns.
 
 Pure: the clock is passed in, nothing is read or written, and no text is kept. One lock, held for
 microseconds.
@@ -42,7 +43,7 @@ from .why import REUSE_EXPECTED, REUSE_UNLIKELY, RULE, SHARED_PREFIX_LOST, Why
 DEFAULT_FLOOR: Final = 0.005
 DEFAULT_MAX_CALLS: Final = 4096
 DEFAULT_CHUNK_TOKENS: Final = 256
-"""LMCache's default chunk. It never stores less, so the absence of less says nothing."""
+"""LMCache's default chunk. It stores whole chunks only, so a missing partial chunk says nothing."""
 
 _CEILING: Final = 0.5
 """Highest theta: a class that comes back more often is stored under any pressure."""
@@ -60,14 +61,14 @@ in seconds."""
 _IN_TIME: Final = 2.0
 _LEAST_WAIT: Final = 5.0
 """A return counts, and a call waits to be counted as not returned, up to this many cache lifetimes.
-The factor is above 1 so that the estimate of the lifetime cannot talk itself down."""
+The factor is above 1 so that an estimate that is too low can recover."""
 
 _DOUBTS: Final = 0.75
 """Standard errors that are added to P(reuse) as the benefit of the doubt."""
 
 DEFAULT_SLACK: Final = 0.1
-"""Chunks by which the end of a message may be misjudged: its tokens are worked out from its share of
-the characters."""
+"""Error allowed for the end of a message, in chunks: its position in tokens is estimated from its
+share of the characters."""
 
 _ROUNDING: Final = 1e-6
 
@@ -99,7 +100,7 @@ class _Memory:
         self, at: float, base: float, chars: float, tally: Tally, hashes: tuple[int, ...]
     ) -> None:
         self.at = self.touched = at
-        self.base = base  # characters of its prompt that were known before it
+        self.base = base  # characters of its prompt that an earlier call had
         self.chars = chars
         self.tally = tally
         self.hashes = hashes
@@ -110,7 +111,7 @@ class _Memory:
 
 
 class AdaptiveCall:
-    """A decided call, to be passed to :meth:`AdaptiveRule.settle` and :meth:`AdaptiveRule.observe`.
+    """A decided call, for :meth:`AdaptiveRule.settle` and :meth:`AdaptiveRule.observe`.
 
     Attributes:
         why: the numbers behind the decision.
@@ -180,12 +181,12 @@ class AdaptiveRule:
         max_calls: calls to remember; the oldest are forgotten first.
         chars_per_token: characters that count as one token.
         chunk_tokens: smallest piece that the cache keeps.
-        slack: chunks by which the end of a message may be misjudged; 0 if characters stand for
-            tokens exactly.
+        slack: error allowed for the end of a message, in chunks; 0 if characters stand for tokens
+            exactly.
 
     Attributes:
-        key: secret for :func:`~otel_kvpolicy.policy.adaptive.boundaries.boundaries_of`, made anew
-            for each rule.
+        key: secret for :func:`~otel_kvpolicy.policy.adaptive.boundaries.boundaries_of`, made for
+            each rule.
         lock: held for microseconds while the rule learns. Hold it while the process forks, so that
             the child's copy is whole.
 
@@ -236,6 +237,7 @@ class AdaptiveRule:
         boundaries: Boundaries = NO_BOUNDARIES,
         *,
         settled: bool = True,
+        chars_per_token: float | None = None,
     ) -> tuple[KVCacheDecision, AdaptiveCall]:
         """Decide a call and remember it.
 
@@ -245,13 +247,15 @@ class AdaptiveRule:
             boundaries: boundaries of its prompt. Without them nothing is learned from the call.
             settled: True if the decision is sure to be carried out. Otherwise nothing counts as
                 stored until :meth:`settle` says so: a call may fail, and similar calls may arrive
-                while it is on its way.
+                while it is in flight.
+            chars_per_token: characters that count as one token of this call; by default those of
+                the rule.
 
         Returns:
             The decision, and the call for :meth:`observe`. If a settled decision is not carried out
             after all, report that with :meth:`settle`.
         """
-        signals = estimate(text, self.chars_per_token)
+        signals = estimate(text, chars_per_token or self.chars_per_token)
         now = self._clock()
         with self.lock:
             call = self._decide(
@@ -334,7 +338,7 @@ class AdaptiveRule:
             self._table.count(memory.tally, 1.0, 0.0)
 
     def _find(self, boundaries: Boundaries) -> tuple[_Memory | None, list[int]]:
-        """Return the last call that shares a boundary with this one, and the boundaries beyond it."""
+        """Return the last call that shares a boundary, and this call's boundaries after it."""
         known = self._known
         new: list[int] = []
         for hash_ in boundaries.backwards():
@@ -446,7 +450,7 @@ class AdaptiveRule:
         if known is None or total <= 0 or prompt_tokens <= 0:
             return
         scale = prompt_tokens / (total * self.chunk_tokens)
-        # What the earlier call added and this one asks for, in whole chunks: the cache keeps no others.
+        # What the earlier call added and this one asks for. The cache keeps whole chunks only.
         expected, before = (
             int(call.keep_chars * scale + self._margin),
             int(known.base * scale + _ROUNDING),
@@ -515,7 +519,7 @@ class AdaptiveRule:
             return self._table.take_new()
 
     def give_back(self, new: Mapping[CallClass, tuple[float, float]]) -> None:
-        """Put back counts of :meth:`take_new` that could not be shared. The next one returns them."""
+        """Put back counts of :meth:`take_new` that could not be shared."""
         with self.lock:
             self._table.give_back(new)
 

@@ -1,4 +1,4 @@
-"""What a decision of the adaptive rule rests on: numbers, a sentence, and attributes."""
+"""The basis of a decision of the adaptive rule: numbers, a sentence and attributes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ ATTRIBUTES: Final = (
     RuleAttribute(
         CALLS,
         "double",
-        "adaptive rule: calls of the class that are known to have come back or not; older calls fade",
+        "adaptive rule: calls of the class that are known to have come back or not; older calls "
+        "fade",
     ),
     RuleAttribute(
         SURVIVAL,

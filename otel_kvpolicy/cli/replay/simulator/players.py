@@ -3,7 +3,7 @@
 A rule decides what a cache may store, which cache research calls an admission policy:
 
 - ``always`` and ``never`` store every call or none.
-- ``thresholds`` is the fixed rule. It takes the thresholds as settings.
+- ``thresholds`` is the thresholds rule. It takes the thresholds as settings.
 - ``turns`` stores a call if it has enough model replies before it.
 - ``seen`` stores the part of a call that an earlier call had too.
 - ``adaptive`` is the adaptive rule. With ``partial=true``, it stores the part of a skipped call
@@ -76,10 +76,10 @@ class _AdaptivePlayer:
 
     Args:
         trace: the traffic.
-        clients: number of client processes. Calls go to them in turn, and each has a rule of its
-            own that sees only its calls.
+        clients: number of client processes. Calls go to them in turn, and each has its own
+            rule, which sees only its calls.
         partial: store the part of a skipped call that an earlier call had too.
-        floor: the rule's setting of that name.
+        floor: lowest theta; classes that come back less often are always skipped.
     """
 
     def __init__(self, trace: Trace, *, clients: int, partial: bool, floor: float) -> None:

@@ -128,7 +128,7 @@ def _lmcache(document: Mapping[str, Any], index: int) -> Iterator[Request]:
 
 
 _HASH_KEY: Final = secrets.token_bytes(16)
-"""Random per process, so that nobody can test a hash against a guessed prompt."""
+"""Random per process, so that a hash cannot be tested against a guessed prompt."""
 
 _TEXT_BLOCK: Final = 256
 """Tokens in a block, for formats whose blocks are hashed or made up here."""

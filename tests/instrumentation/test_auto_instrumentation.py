@@ -1,4 +1,4 @@
-"""``opentelemetry-instrument python app.py``: no line of code, in a child process, against a server on loopback."""
+"""``opentelemetry-instrument python app.py``: a program without a line of instrumentation code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 APP = """
 from openai import OpenAI
 with OpenAI(api_key="key") as client:
-    client.chat.completions.create(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=2)
+    messages = [{"role": "user", "content": "hi"}]
+    client.chat.completions.create(model="stand-in", messages=messages, max_tokens=2)
 """
 
 
@@ -49,31 +50,31 @@ def run(server: StandIn, *options: str, **environment: str) -> subprocess.Comple
 
 
 def documents(text: str) -> list[Any]:
-    """The JSON documents that the console exporters print one after the other."""
-    decoder, found, at = json.JSONDecoder(), [], 0
-    while (start := text.find("{", at)) >= 0:
-        document, at = decoder.raw_decode(text, start)
-        found.append(document)
-    return found
+    """Return the JSON documents that the console exporters print one after the other."""
+    decoder, records, position = json.JSONDecoder(), [], 0
+    while (start := text.find("{", position)) >= 0:
+        document, position = decoder.raw_decode(text, start)
+        records.append(document)
+    return records
 
 
-def test_spans_metrics_and_the_hint(server: StandIn) -> None:
+def test_an_uninstrumented_program_gets_spans_metrics_and_the_hint(server: StandIn) -> None:
     done = run(server, "--traces_exporter", "console", "--metrics_exporter", "console")
     assert server.last.body["kv_transfer_params"] == {
         "lmcache.skip_save": True,
         "lmcache.max_offload_tokens": 0,
     }
-    found = documents(done.stdout)
-    [chat] = [each for each in found if "kvpolicy.decision" in each.get("attributes", {})]
-    [http] = [each for each in found if each.get("parent_id") == chat["context"]["span_id"]]
+    records = documents(done.stdout)
+    [chat] = [record for record in records if "kvpolicy.decision" in record.get("attributes", {})]
+    [http] = [record for record in records if record.get("parent_id") == chat["context"]["span_id"]]
     assert chat["name"] == "chat stand-in"
     assert server.last.headers["traceparent"].split("-")[2] == http["context"][
         "span_id"
     ].removeprefix("0x")
     metrics = {
         metric["name"]
-        for each in found
-        for resource in each.get("resource_metrics", ())
+        for record in records
+        for resource in record.get("resource_metrics", ())
         for scope in resource["scope_metrics"]
         for metric in scope["metrics"]
     }
@@ -97,7 +98,7 @@ def test_spans_metrics_and_the_hint(server: StandIn) -> None:
         ({"OTEL_SDK_DISABLED": "true"}, True, False),
     ],
 )
-def test_what_users_switch_off_is_off(
+def test_settings_turn_parts_off(
     server: StandIn, environment: dict[str, str], hinted: bool, traced: bool
 ) -> None:
     run(server, "--traces_exporter", "none", "--metrics_exporter", "none", **environment)
@@ -105,7 +106,7 @@ def test_what_users_switch_off_is_off(
     assert ("traceparent" in server.last.headers) is traced
 
 
-def test_starting_imports_no_more_than_it_needs() -> None:
+def test_instrumenting_imports_no_optional_dependency() -> None:
     code = """
 import sys, openai, opentelemetry.instrumentation.httpx
 before = set(sys.modules)

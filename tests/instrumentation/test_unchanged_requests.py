@@ -1,4 +1,4 @@
-"""The caller's request, result and exception are what they would be without us: the body differs in one key only, byte for byte."""
+"""The body differs only in the hint, byte for byte. Result and exception are the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import Telemetry
 
 
 class Outcome:
-    """What a call did: the bytes it sent, and its result or exception."""
+    """The bytes that a call sent, and its result or exception."""
 
     def __init__(self, client: OpenAI, server: StandIn, call: dict[str, Any]) -> None:
         server.requests.clear()
@@ -52,7 +52,7 @@ def with_and_without(client: OpenAI, server: StandIn, make: Any) -> tuple[Outcom
 
 
 def without_hint(raw: bytes) -> bytes:
-    """The body as the client would have written it without the hint (its own JSON style: compact, not ASCII-only)."""
+    """Return the body as the client writes it without the hint: compact and not ASCII-only."""
     body = json.loads(raw)
     params = body["kv_transfer_params"]
     for key in ("lmcache.skip_save", "lmcache.max_offload_tokens"):
@@ -94,20 +94,20 @@ params = st.dictionaries(
 )
 
 
-@given(call=body, extra_body=st.none() | extra, own=st.none() | params)
+@given(call=body, extra_body=st.none() | extra, given_params=st.none() | params)
 @example(
     call={"messages": []},
     extra_body={"messages": [{"role": "assistant", "content": "over"}]},
-    own=None,
+    given_params=None,
 )
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None
 )
-def test_the_body_differs_in_the_hint_only(
-    client: OpenAI, server: StandIn, call: Any, extra_body: Any, own: Any
+def test_the_body_differs_only_in_the_hint(
+    client: OpenAI, server: StandIn, call: Any, extra_body: Any, given_params: Any
 ) -> None:
-    if own is not None:
-        extra_body = {**(extra_body or {}), "kv_transfer_params": own}
+    if given_params is not None:
+        extra_body = {**(extra_body or {}), "kv_transfer_params": given_params}
 
     def make() -> dict[str, Any]:
         return {
@@ -120,33 +120,33 @@ def test_the_body_differs_in_the_hint_only(
     hinted, plain = with_and_without(client, server, make)
     assert hinted.same_end(plain), (hinted.error, plain.error)
     assert len(hinted.sent) == len(plain.sent)
-    for ours, theirs in zip(hinted.sent, plain.sent, strict=True):
-        assert json.loads(ours)["kv_transfer_params"]["lmcache.skip_save"] in {True, False}
-        assert without_hint(ours) == theirs
+    for hinted_body, plain_body in zip(hinted.sent, plain.sent, strict=True):
+        assert json.loads(hinted_body)["kv_transfer_params"]["lmcache.skip_save"] in {True, False}
+        assert without_hint(hinted_body) == plain_body
 
 
-class Odd:
-    """An object that no serialiser knows."""
+class NotSerializable:
+    """An object that cannot be serialized."""
 
 
 def generator() -> Iterator[dict[str, str]]:
     yield {"role": "user", "content": "hi"}
 
 
-def deep(levels: int) -> Any:
+def nested_parts(levels: int) -> Any:
     nested: Any = "x"
     for _ in range(levels):
         nested = {"type": "text", "text": nested}
     return nested
 
 
-ODD_CALLS: dict[str, Any] = {
+BAD_CALLS: dict[str, Any] = {
     "none": lambda: {"messages": None},
     "generator": lambda: {"messages": generator()},
     "text": lambda: {"messages": "hi"},
     "number": lambda: {"messages": 7},
     "missing_content": lambda: {"messages": [{"role": "user"}]},
-    "odd_objects": lambda: {"messages": [Odd()]},
+    "objects": lambda: {"messages": [NotSerializable()]},
     "none_inside": lambda: {"messages": [None, {"role": "user", "content": None}]},
     "keys_that_are_numbers": lambda: {"messages": [{"role": "user", "content": "hi", 7: "seven"}]},
     "extra_keys_that_are_numbers": lambda: {"messages": [], "extra_body": {7: "seven"}},
@@ -157,9 +157,9 @@ ODD_CALLS: dict[str, Any] = {
     },
     "bytes": lambda: {"messages": [{"role": "user", "content": b"hi"}]},
     "ten_megabytes": lambda: {"messages": [{"role": "user", "content": "x" * 10_000_000}]},
-    "deep": lambda: {"messages": [{"role": "user", "content": [deep(200)]}]},
-    "bottomless": lambda: {"messages": [{"role": "user", "content": [deep(20_000)]}]},
-    "body_that_is_no_mapping": lambda: {
+    "deep": lambda: {"messages": [{"role": "user", "content": [nested_parts(200)]}]},
+    "too_deep": lambda: {"messages": [{"role": "user", "content": [nested_parts(20_000)]}]},
+    "body_that_is_not_a_mapping": lambda: {
         "messages": [{"role": "user", "content": "hi"}],
         "extra_body": ["x"],
     },
@@ -175,26 +175,26 @@ ODD_CALLS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ODD_CALLS)
-def test_bad_input_ends_as_it_would_without_us(
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_bad_input_has_the_same_result_with_and_without_instrumentation(
     client: OpenAI, server: StandIn, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hinted, plain = with_and_without(
-        client, server, lambda: {"model": "stand-in", "max_tokens": 1, **ODD_CALLS[name]()}
+        client, server, lambda: {"model": "stand-in", "max_tokens": 1, **BAD_CALLS[name]()}
     )
     assert hinted.same_end(plain), (hinted.error, plain.error)
     assert str(hinted.error) == str(plain.error)
     assert len(hinted.sent) == len(plain.sent)
-    for ours, theirs in zip(hinted.sent, plain.sent, strict=True):
-        if ours != theirs:
-            bodies = [json.loads(ours), json.loads(theirs)]
-            for each in bodies:
-                each.pop("kv_transfer_params", None)
+    for hinted_body, plain_body in zip(hinted.sent, plain.sent, strict=True):
+        if hinted_body != plain_body:
+            bodies = [json.loads(hinted_body), json.loads(plain_body)]
+            for each_body in bodies:
+                each_body.pop("kv_transfer_params", None)
             assert bodies[0] == bodies[1]
     assert "failed with" not in caplog.text
 
 
-def test_post_with_a_body_that_is_no_mapping(
+def test_post_with_a_body_that_is_not_a_mapping_is_not_touched(
     client: OpenAI, server: StandIn, instrumented: Telemetry
 ) -> None:
     for content in ([1, 2], "text", None):
@@ -204,7 +204,7 @@ def test_post_with_a_body_that_is_no_mapping(
     assert all(b"lmcache" not in request.raw for request in server.requests)
 
 
-def test_a_body_from_post_keeps_the_place_of_its_own_params(
+def test_a_body_passed_to_post_keeps_the_order_of_its_fields(
     client: OpenAI, server: StandIn, instrumented: Telemetry
 ) -> None:
     given = {
@@ -218,7 +218,7 @@ def test_a_body_from_post_keeps_the_place_of_its_own_params(
     assert given["kv_transfer_params"] == {"x": 1}
 
 
-def test_the_result_is_the_clients_own_object(
+def test_the_result_is_the_object_that_the_client_made(
     client: OpenAI, server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from openai._base_client import SyncAPIClient
@@ -240,10 +240,10 @@ def test_the_result_is_the_clients_own_object(
     assert client.chat.completions.with_raw_response.create(**call) is made[-1]
     stream = client.chat.completions.create(**call, stream=True)
     assert stream is made[-1]
-    stream.close()
+    made[-1].close()
 
 
-def test_a_client_that_is_given_another_base_url_calls_another_server(
+def test_the_server_address_follows_the_base_url_of_the_client(
     client: OpenAI, server: StandIn, instrumented: Telemetry
 ) -> None:
     question = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}]}

@@ -1,4 +1,4 @@
-"""A rule that has learned: calls of the agent ``batch`` never come back, conversations of the agent ``chat`` do."""
+"""A trained adaptive rule: calls of agent ``batch`` never come back, those of ``chat`` do."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.requests import read_chat
 
 SYSTEM = "You answer questions about the harbour. " * 100
-"""About a thousand tokens: shorter than the fixed rule's threshold."""
+"""About a thousand tokens: less than the prefix threshold."""
 
 _numbers = count()
 
 
-def said(role: str, content: str) -> dict[str, Any]:
+def message(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
 def question() -> list[dict[str, Any]]:
-    """A call that goes on no other."""
-    return [said("user", f"once {next(_numbers)} " + "pier " * 1000)]
+    """Return the messages of a call that continues no other."""
+    return [message("user", f"once {next(_numbers)} " + "pier " * 1000)]
 
 
 def task() -> list[dict[str, Any]]:
-    """The same under a system prompt that other tasks share."""
-    return [said("system", SYSTEM), said("user", f"task {next(_numbers)} " + "mole " * 1000)]
+    """Return the messages of such a call, with a system prompt that other tasks share."""
+    return [message("system", SYSTEM), message("user", f"task {next(_numbers)} " + "mole " * 1000)]
 
 
-def teach(rule: AdaptiveRule, clock: list[float]) -> None:
-    """Makes some thousand calls, with nobody to answer them."""
+def train(rule: AdaptiveRule, clock: list[float]) -> None:
+    """Make a few thousand calls without answers."""
 
     def ask(messages: list[dict[str, Any]], label: str) -> None:
         body = {"model": "stand-in", "messages": messages}
@@ -42,23 +42,23 @@ def teach(rule: AdaptiveRule, clock: list[float]) -> None:
         clock[0] += 1
 
     for _ in range(1000):
-        messages = [said("system", "short"), *question()]
+        messages = [message("system", "short"), *question()]
         ask(messages, "chat")
-        ask([*messages, said("assistant", "yes"), said("user", "and then?")], "chat")
+        ask([*messages, message("assistant", "yes"), message("user", "and then?")], "chat")
         ask(question(), "batch")
         ask(task(), "batch")
 
 
 def active_state() -> AdaptiveState:
-    """The state of the instrumentor that is on."""
+    """Return the state of the active instrumentor."""
     return KVPolicyInstrumentor()._runtime.adaptive
 
 
-def taught_file(folder: Path) -> Path:
-    """A state file of such a rule."""
+def trained_file(folder: Path) -> Path:
+    """Return a state file of such a rule."""
     clock = [0.0]
     rule = AdaptiveRule(clock=lambda: clock[0])
-    teach(rule, clock)
+    train(rule, clock)
     path = folder / "learned.json"
     path.write_text(json.dumps(rule.export()))
     return path

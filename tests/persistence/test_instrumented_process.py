@@ -1,4 +1,4 @@
-"""The learned rule in an instrumented process: in force, in the shadow, fed by the server's answers."""
+"""The adaptive rule in an instrumented process: active, as a shadow, and with real answers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from otel_kvpolicy import KVCacheLayeringPolicy, KVPolicyInstrumentor, configure
 from otel_kvpolicy.policy.adaptive.rule import AdaptiveRule
 from otel_kvpolicy.standin import StandIn
 from tests.conftest import Telemetry
+from tests.conftest import attributes as span_attributes
 
-from .taught import SYSTEM, active_state, question, said, task, taught_file
+from .trained_rule import SYSTEM, active_state, message, question, task, trained_file
 
 SKIPPED = {"lmcache.skip_save": True, "lmcache.max_offload_tokens": 0}
 
 
 @pytest.fixture(scope="module")
-def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return taught_file(tmp_path_factory.mktemp("taught"))
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_file(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture
-def state(lessons: Path, tmp_path: Path) -> str:
+def state(trained: Path, tmp_path: Path) -> str:
     copy = tmp_path / "learned.json"
-    copy.write_bytes(lessons.read_bytes())
+    copy.write_bytes(trained.read_bytes())
     return str(copy)
 
 
@@ -39,40 +40,45 @@ def call(server: StandIn, messages: Any, agent: str | None = None, **options: An
 
 
 def attributes(telemetry: Telemetry) -> Mapping[str, Any]:
-    found = telemetry.decided[-1].attributes
-    assert found is not None
-    return found
+    recorded = telemetry.decided[-1].attributes
+    assert recorded is not None
+    return recorded
 
 
-def test_nothing_is_learned_where_nobody_asks(
+def test_the_adaptive_rule_does_not_run_by_default(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AdaptiveRule, "decide", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(AdaptiveRule, "decide", lambda *_: pytest.fail("the adaptive rule ran"))
     call(server, question())
     assert attributes(instrumented)["kvpolicy.rule"] == "thresholds"
 
 
-def test_in_force_it_decides_by_what_comes_back(
+def test_the_active_adaptive_rule_skips_classes_that_do_not_come_back(
     server: StandIn, instrumented: Telemetry, state: str
 ) -> None:
     configure(rule="adaptive", state_file=state)
     call(server, question(), "batch")
     assert server.last.body["kv_transfer_params"] == SKIPPED
-    told = attributes(instrumented)
-    assert (told["kvpolicy.decision"], told["kvpolicy.rule"], told["kvpolicy.reasons"]) == (
+    recorded = attributes(instrumented)
+    assert (
+        recorded["kvpolicy.decision"],
+        recorded["kvpolicy.rule"],
+        recorded["kvpolicy.reasons"],
+    ) == (
         "skip",
         "adaptive",
         ("reuse_unlikely",),
     )
-    assert told["kvpolicy.adaptive.class"].startswith("batch, no turns, 1k-2k tokens")
+    assert recorded["kvpolicy.adaptive.class"].startswith("batch, no turns, 1k-2k tokens")
     assert (
-        told["kvpolicy.adaptive.reuse"] + told["kvpolicy.adaptive.doubt"]
-        < told["kvpolicy.adaptive.theta"]
+        recorded["kvpolicy.adaptive.reuse"] + recorded["kvpolicy.adaptive.doubt"]
+        < recorded["kvpolicy.adaptive.theta"]
     )
-    assert told["kvpolicy.score"] == round(told["kvpolicy.adaptive.reuse"], 4)
-    assert "It would be stored if its class came back more often" in told["kvpolicy.explanation"]
-    assert not [name for name in told if name.startswith("kvpolicy.thresholds.")]
-    call(server, [said("system", "short"), *question()], "chat")
+    assert recorded["kvpolicy.score"] == round(recorded["kvpolicy.adaptive.reuse"], 4)
+    assert recorded["kvpolicy.explanation"].startswith("Skipped: ")
+    assert recorded["kvpolicy.adaptive.class"] in recorded["kvpolicy.explanation"]
+    assert not [name for name in recorded if name.startswith("kvpolicy.thresholds.")]
+    call(server, [message("system", "short"), *question()], "chat")
     assert server.last.body["kv_transfer_params"] == {"lmcache.skip_save": False}
     assert attributes(instrumented)["kvpolicy.reasons"] == ("reuse_expected",)
     reasons = {point["kvpolicy.reason"] for point, _ in instrumented.points("kvpolicy.decisions")}
@@ -82,18 +88,22 @@ def test_in_force_it_decides_by_what_comes_back(
 @pytest.mark.parametrize(
     ("rule", "decided", "shadow"), [("thresholds", "store", "skip"), ("adaptive", "skip", "store")]
 )
-def test_the_shadow_tells_what_the_other_rule_says(
+def test_the_shadow_decision_is_that_of_the_other_rule(
     server: StandIn, instrumented: Telemetry, state: str, rule: str, decided: str, shadow: str
 ) -> None:
     configure(rule=rule, shadow=True, state_file=state, min_context_tokens=1000)
     call(server, question(), "batch")
-    told = attributes(instrumented)
-    assert (told["kvpolicy.rule"], told["kvpolicy.decision"], told["kvpolicy.shadow.decision"]) == (
+    recorded = attributes(instrumented)
+    assert (
+        recorded["kvpolicy.rule"],
+        recorded["kvpolicy.decision"],
+        recorded["kvpolicy.shadow.decision"],
+    ) == (
         rule,
         decided,
         shadow,
     )
-    assert told["kvpolicy.shadow.explanation"].startswith(
+    assert recorded["kvpolicy.shadow.explanation"].startswith(
         "Stored: " if shadow == "store" else "Skipped: "
     )
     assert server.last.body["kv_transfer_params"]["lmcache.skip_save"] is (decided == "skip")
@@ -102,16 +112,16 @@ def test_the_shadow_tells_what_the_other_rule_says(
 
 
 def conversation(server: StandIn, **options: Any) -> None:
-    messages = [said("system", SYSTEM), *question()]
+    messages = [message("system", SYSTEM), *question()]
     for _ in range(3):
         answer = call(server, messages, "chat", **options)
         if options.get("stream"):
             assert list(answer)
-        messages = [*messages, said("assistant", "yes"), said("user", "and " * 600)]
+        messages = [*messages, message("assistant", "yes"), message("user", "and " * 600)]
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_it_learns_from_what_the_server_had(
+def test_cached_tokens_show_that_the_server_kept_the_prefix(
     server: StandIn, instrumented: Telemetry, mode: str
 ) -> None:
     configure(rule="adaptive", mode=mode)
@@ -120,18 +130,20 @@ def test_it_learns_from_what_the_server_had(
     assert attributes(instrumented)["kvpolicy.adaptive.survival"] == 1.0
 
 
-def test_it_learns_that_the_server_had_nothing(instrumented: Telemetry) -> None:
+def test_missing_cached_tokens_show_that_the_server_lost_the_prefix(
+    instrumented: Telemetry,
+) -> None:
     configure(rule="adaptive")
     with StandIn(mode="none", gpu_tokens=0) as server:
         conversation(server)
     assert attributes(instrumented)["kvpolicy.adaptive.survival"] == 0.0
 
 
-async def test_it_learns_from_streams_of_async_clients(
+async def test_the_rule_learns_from_streams_of_async_clients(
     server: StandIn, instrumented: Telemetry
 ) -> None:
     configure(rule="adaptive")
-    messages = [said("system", SYSTEM), *question()]
+    messages: Any = [message("system", SYSTEM), *question()]
     async with AsyncOpenAI(base_url=server.base_url, api_key="key") as client:
         for _ in range(3):
             stream = await client.chat.completions.create(
@@ -142,28 +154,28 @@ async def test_it_learns_from_streams_of_async_clients(
                 stream_options={"include_usage": True},
             )
             assert [chunk async for chunk in stream]
-            messages = [*messages, said("assistant", "yes"), said("user", "and " * 600)]
+            messages = [*messages, message("assistant", "yes"), message("user", "and " * 600)]
     assert attributes(instrumented)["kvpolicy.adaptive.survival"] == 1.0
 
 
 @pytest.fixture
 def forgetful() -> Iterator[StandIn]:
-    """A server that keeps nothing: what is believed to be stored there is found lost."""
+    """A server that keeps nothing, so a prefix that counts as stored is found to be lost."""
     with StandIn(mode="none", gpu_tokens=0) as server:
         yield server
 
 
-def twice() -> list[list[dict[str, Any]]]:
-    """Two calls under one head, which nobody had before."""
-    head = said("system", f"{question()}")
+def two_calls_with_one_prefix() -> list[list[dict[str, Any]]]:
+    """Return two calls that share a new system prompt."""
+    head = message("system", f"{question()}")
     return [[head, *question()], [head, *question()]]
 
 
-def test_a_call_that_failed_is_not_taken_for_stored(
+def test_a_failed_call_does_not_count_as_stored(
     forgetful: StandIn, instrumented: Telemetry
 ) -> None:
     configure(rule="adaptive")
-    first, second = twice()
+    first, second = two_calls_with_one_prefix()
     with (
         OpenAI(base_url="http://127.0.0.1:9/v1", api_key="key", max_retries=0) as client,
         pytest.raises(APIConnectionError),
@@ -174,29 +186,32 @@ def test_a_call_that_failed_is_not_taken_for_stored(
     assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_call_on_its_way_is_not_taken_for_stored(
-    forgetful: StandIn, instrumented: Telemetry, begun: bool
+@pytest.mark.parametrize("first_chunk_read", [False, True])
+def test_a_call_in_flight_counts_as_stored_only_after_its_first_chunk(
+    forgetful: StandIn, instrumented: Telemetry, first_chunk_read: bool
 ) -> None:
     configure(rule="adaptive")
-    first, second = twice()
+    first, second = two_calls_with_one_prefix()
+    client: Any
     with (
         OpenAI(base_url=forgetful.base_url, api_key="key") as client,
-        client.chat.completions.create(model="stand-in", messages=first, stream=True) as stream,  # type: ignore[call-overload]
+        client.chat.completions.create(model="stand-in", messages=first, stream=True) as stream,
     ):
-        if begun:
+        if first_chunk_read:
             next(stream)
         call(forgetful, second)
     call(forgetful, question())
-    assert attributes(instrumented).get("kvpolicy.adaptive.survival") == (0.0 if begun else None)
+    assert attributes(instrumented).get("kvpolicy.adaptive.survival") == (
+        0.0 if first_chunk_read else None
+    )
 
 
 @pytest.mark.parametrize("cap", [0, 256])
-def test_what_a_caller_let_store_in_part_is_not_missed(
+def test_a_partial_store_of_the_caller_does_not_count_as_lost(
     forgetful: StandIn, instrumented: Telemetry, cap: int
 ) -> None:
     configure(rule="adaptive")
-    for messages in twice():
+    for messages in two_calls_with_one_prefix():
         call(
             forgetful,
             messages,
@@ -207,7 +222,7 @@ def test_what_a_caller_let_store_in_part_is_not_missed(
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-def test_the_cache_of_a_server_that_is_sent_no_hint_teaches_nothing(
+def test_nothing_is_learned_from_a_server_that_gets_no_hint(
     forgetful: StandIn, instrumented: Telemetry, mode: str
 ) -> None:
     configure(rule="adaptive", mode=mode, targets="other.example")
@@ -215,7 +230,7 @@ def test_the_cache_of_a_server_that_is_sent_no_hint_teaches_nothing(
     assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
 
 
-def test_the_cache_of_a_server_that_refuses_the_hint_teaches_nothing(
+def test_nothing_is_learned_from_a_server_that_rejects_the_hint(
     instrumented: Telemetry,
 ) -> None:
     configure(rule="adaptive")
@@ -225,14 +240,14 @@ def test_the_cache_of_a_server_that_refuses_the_hint_teaches_nothing(
     assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
 
 
-def test_without_cached_tokens_it_stays_at_the_floor(instrumented: Telemetry) -> None:
+def test_without_cached_tokens_the_survival_stays_unknown(instrumented: Telemetry) -> None:
     configure(rule="adaptive")
     with StandIn(prompt_tokens_details=False) as server:
         conversation(server)
     assert "kvpolicy.adaptive.survival" not in attributes(instrumented)
 
 
-def test_the_split_of_the_cached_tokens_is_asked_for_and_told(instrumented: Telemetry) -> None:
+def test_cached_tokens_are_recorded_by_cache_if_enabled(instrumented: Telemetry) -> None:
     configure(cached_token_stats=True)
     with StandIn() as server:
         conversation(server)
@@ -251,20 +266,20 @@ def test_the_split_of_the_cached_tokens_is_asked_for_and_told(instrumented: Tele
         >= second["gen_ai.usage.cache_read.input_tokens"]
         > 0
     )
-    cached = {}
+    cached: dict[str, float] = {}
     for point, value in instrumented.points("kvpolicy.cached.tokens"):
         cached[point["kvpolicy.cache.source"]] = (
             cached.get(point["kvpolicy.cache.source"], 0) + value
         )
     total = sum(
-        (span.attributes or {}).get("gen_ai.usage.cache_read.input_tokens", 0)
+        span_attributes(span).get("gen_ai.usage.cache_read.input_tokens", 0)
         for span in instrumented.decided
     )
     assert cached["lmcache"] == second["gen_ai.usage.cache_read.input_tokens"]
     assert sum(cached.values()) == total
 
 
-def test_a_partial_store_keeps_the_head_that_came_before(
+def test_a_partial_store_keeps_the_prefix_that_was_seen_before(
     server: StandIn, instrumented: Telemetry, state: str
 ) -> None:
     configure(rule="adaptive", state_file=state, partial_store=True)
@@ -275,11 +290,9 @@ def test_a_partial_store_keeps_the_head_that_came_before(
         "lmcache.skip_save": True,
         "lmcache.max_offload_tokens": kept,
     }
-    told = attributes(instrumented)
-    assert (told["kvpolicy.decision"], told["kvpolicy.keep_tokens"]) == ("skip", kept)
-    assert (
-        f"Its first {kept} tokens were seen before and are stored." in told["kvpolicy.explanation"]
-    )
+    recorded = attributes(instrumented)
+    assert (recorded["kvpolicy.decision"], recorded["kvpolicy.keep_tokens"]) == ("skip", kept)
+    assert f" {kept} tokens " in recorded["kvpolicy.explanation"]
     configure(partial_store=False)
     call(server, task(), "batch")
     assert server.last.body["kv_transfer_params"] == SKIPPED
@@ -288,7 +301,7 @@ def test_a_partial_store_keeps_the_head_that_came_before(
     assert server.last.body["kv_transfer_params"] == {"lmcache.skip_save": True}
 
 
-def test_a_rule_given_in_code_and_the_switch_come_first(
+def test_a_policy_in_code_and_the_master_switch_take_precedence(
     server: StandIn, telemetry: Telemetry, state: str
 ) -> None:
     configure(rule="adaptive", state_file=state)
@@ -316,7 +329,7 @@ def test_a_rule_given_in_code_and_the_switch_come_first(
 
 
 @pytest.mark.parametrize("method", ["decide", "settle", "observe"])
-def test_a_rule_that_fails_touches_no_call(
+def test_an_error_in_the_adaptive_rule_does_not_change_the_call(
     server: StandIn, instrumented: Telemetry, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:
@@ -325,15 +338,14 @@ def test_a_rule_that_fails_touches_no_call(
     monkeypatch.setattr(AdaptiveRule, method, broken)
     configure(rule="adaptive", shadow=True, mode="observe")
     if method == "settle":
-        configure(
-            mode="enforce", rule="thresholds"
-        )  # thresholds skip what nothing is known of, and the rule would store
+        # The thresholds rule skips this call, and the adaptive rule would store it.
+        configure(mode="enforce", rule="thresholds")
     for _ in range(2):
-        assert call(server, [said("user", "hi")]).choices
+        assert call(server, [message("user", "hi")]).choices
     assert instrumented.total("kvpolicy.errors") == 2
 
 
-def test_what_is_learned_holds_no_content(
+def test_the_state_file_has_no_prompt_content(
     server: StandIn, instrumented: Telemetry, tmp_path: Path
 ) -> None:
     path = tmp_path / "learned.json"
@@ -348,7 +360,7 @@ def test_what_is_learned_holds_no_content(
             },
         }
     ]
-    messages = [said("system", "canary " * 900), said("user", "canary " * 900)]
+    messages = [message("system", "canary " * 900), message("user", "canary " * 900)]
     call(
         server,
         messages,

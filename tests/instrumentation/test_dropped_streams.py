@@ -1,4 +1,4 @@
-"""A dropped stream is found by the garbage collector, wherever that runs: also inside a lock of the SDK's. Nobody waits for it there."""
+"""Dropped streams: the garbage collector finds them, even while the SDK holds one of its locks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drop(client: OpenAI, how: str) -> None:
     if how == "unread":
         return
     next(stream)
-    if how == "generator":  # of the caller's own, left in the middle
+    if how == "generator":  # the caller wraps the stream and stops in the middle
 
         def chunks() -> Any:
             with stream:
@@ -53,7 +53,9 @@ def drop(client: OpenAI, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["half_read", "unread", "generator"])
-def test_collected_while_a_lock_is_held(server: StandIn, telemetry: Telemetry, how: str) -> None:
+def test_a_stream_is_collected_while_a_lock_is_held(
+    server: StandIn, telemetry: Telemetry, how: str
+) -> None:
     locked, provider, instrumentor = Locked(), TracerProvider(), KVPolicyInstrumentor()
     provider.add_span_processor(locked)
     instrumentor.instrument(tracer_provider=provider, meter_provider=telemetry.meter_provider)
@@ -65,7 +67,9 @@ def test_collected_while_a_lock_is_held(server: StandIn, telemetry: Telemetry, h
             )
             thread.start()
             thread.join(20)
-            assert not thread.is_alive(), "the collector waits for a lock that its own thread holds"
+            assert not thread.is_alive(), (
+                "the garbage collector waits for a lock that its own thread holds"
+            )
             assert telemetry.total("kvpolicy.decisions") == 1
             assert locked.ended.count("otel_kvpolicy") == 1
     finally:
@@ -80,7 +84,7 @@ def _drop_and_collect(locked: Locked, make: Callable[[], None]) -> None:
         gc.collect()
 
 
-def test_what_is_dropped_ends_with_the_process_at_the_latest(server: StandIn) -> None:
+def test_the_span_of_a_dropped_stream_ends_before_the_process_exits(server: StandIn) -> None:
     code = """
 import gc
 from openai import OpenAI
@@ -91,7 +95,7 @@ provider = TracerProvider(shutdown_on_exit=False)
 provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
 KVPolicyInstrumentor().instrument(tracer_provider=provider)
 client = OpenAI(api_key="key")
-body = dict(model="stand-in", messages=[{"role": "user", "content": "hi"}], max_tokens=8, stream=True)
+body = {"model": "stand-in", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 next(client.chat.completions.create(**body))
 gc.collect()
 kept = client.chat.completions.create(**body)
@@ -120,7 +124,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_a_forked_child_has_a_thread_of_its_own() -> None:
+def test_a_forked_child_has_its_own_thread() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
     )

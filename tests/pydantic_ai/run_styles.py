@@ -1,4 +1,7 @@
-"""Every way to run an agent to its end, as ``way(loop, agent, prompt)``; the streamed ones also as what they yield, and left early."""
+"""Every way to run an agent to its end: ``style(loop, agent, prompt)``.
+
+Streamed runs also exist as generators of what they yield, and as runs that are left early.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,28 @@ from typing import Any
 
 from pydantic_ai import Agent
 
-FIRST_GENERATION = version("pydantic-ai-slim").startswith("1.")
+PYDANTIC_AI_1 = version("pydantic-ai-slim").startswith("1.")
 
 Loop = asyncio.AbstractEventLoop
 Stream = Callable[..., AsyncGenerator[Any, None]]
 Act = Callable[[], Awaitable[None]]
-Left = Callable[[Agent[Any, Any], str, Act], Awaitable[None]]
+EarlyExit = Callable[[Agent[Any, Any], str, Act], Awaitable[None]]
 
 
-async def texts(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
+async def texts(agent: Agent[Any, Any], prompt: Any, **given: Any) -> AsyncGenerator[Any, None]:
     async with agent.run_stream(prompt, **given) as result:
         async for text in result.stream_text():
             yield text
 
 
-async def events(agent: Agent[Any, Any], prompt: str, **given: Any) -> AsyncGenerator[Any, None]:
+async def events(agent: Agent[Any, Any], prompt: Any, **given: Any) -> AsyncGenerator[Any, None]:
     async with agent.run_stream_events(prompt, **given) as stream:
         async for event in stream:
             yield event
 
 
 async def node_events(
-    agent: Agent[Any, Any], prompt: str, **given: Any
+    agent: Agent[Any, Any], prompt: Any, **given: Any
 ) -> AsyncGenerator[Any, None]:
     async with agent.iter(prompt, **given) as steps:
         async for node in steps:
@@ -66,8 +69,11 @@ async def leave_node_events(agent: Agent[Any, Any], prompt: str, act: Act) -> No
                 break
 
 
-def closing(stream: Stream) -> Left:
-    """Leaves a generator that holds the stream, as a web framework does when its client goes away."""
+def closing(stream: Stream) -> EarlyExit:
+    """Return a run that leaves a generator around the stream.
+
+    A web framework does this when its client disconnects.
+    """
 
     async def leave(agent: Agent[Any, Any], prompt: str, act: Act) -> None:
         async with aclosing(stream(agent, prompt)) as items:
@@ -83,28 +89,28 @@ async def _drain(stream: AsyncGenerator[Any, None]) -> None:
         pass
 
 
-def run(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> Any:
+def run(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> Any:
     return loop.run_until_complete(agent.run(prompt, **given))
 
 
-def run_sync(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> Any:
+def run_sync(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> Any:
     return agent.run_sync(prompt, **given)
 
 
-def run_stream(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def run_stream(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     loop.run_until_complete(_drain(texts(agent, prompt, **given)))
 
 
-def run_stream_sync(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def run_stream_sync(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     for _ in agent.run_stream_sync(prompt, **given).stream_text():
         pass
 
 
-def run_stream_events(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def run_stream_events(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     loop.run_until_complete(_drain(events(agent, prompt, **given)))
 
 
-def iterate(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def iterate(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     async def use() -> None:
         async with agent.iter(prompt, **given) as steps:
             async for _ in steps:
@@ -113,13 +119,13 @@ def iterate(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> No
     loop.run_until_complete(use())
 
 
-def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: str, **given: Any) -> None:
+def iterate_streamed(loop: Loop, agent: Agent[Any, Any], prompt: Any, **given: Any) -> None:
     loop.run_until_complete(_drain(node_events(agent, prompt, **given)))
 
 
 STREAMS: list[Stream] = [texts, events, node_events]
-LEFT: list[Left] = [leave_texts, leave_events, leave_node_events]
-WAYS: list[Callable[..., Any]] = [
+EARLY_EXITS: list[EarlyExit] = [leave_texts, leave_events, leave_node_events]
+STYLES: list[Callable[..., Any]] = [
     run,
     run_sync,
     run_stream,
