@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ class ChatCall:
         self._done = False
         self._lock = threading.Lock()
         self._token: Any = None
-        self._guarded: tuple[Mapping[Any, Any], bool] | None = None
+        self._guarded: redirects.Added | None = None
         self._hint_token: Any = None
         self.pulling = False
 
@@ -91,44 +91,42 @@ class ChatCall:
         """What is recorded about the call so far."""
         return self._record
 
-    def guard_redirects(self, body: Mapping[Any, Any], *, azure: bool) -> None:
+    def guard_redirects(self, body: Mapping[Any, Any], field: str | None, *, azure: bool) -> None:
         """Withhold the hint if the request is redirected to a server that may not get it.
 
         Args:
             body: the request as the caller wrote it.
+            field: body field of the hint; None if no hint was added.
             azure: True if the client is made for Azure OpenAI.
         """
-        if self._record.outcome == "applied":
-            self._guarded = (body, azure)
+        self._guarded = redirects.Added(field, body, (), self._origin, azure)
+
+    def guard_headers(self, names: Iterable[str]) -> None:
+        """Withhold headers, too, that were added to the request."""
+        if self._guarded is not None:
+            self._guarded = self._guarded._replace(headers=tuple(names))
 
     def _on_redirect(self, request: Any) -> Any:
         """Return the request with which the HTTP client follows a redirect."""
         if self._guarded is None:
             return request
-        body, azure = self._guarded
         settings, dialect, rejected = self._settings, self._dialect, self._runtime.rejected
 
         def allows(origin: Origin) -> bool:
-            return (
-                settings.targets.allow(origin, azure=azure)
-                and settings.dialect.of(origin) is dialect
-                and origin not in rejected
-            )
+            return settings.dialect.of(origin) is dialect and origin not in rejected
 
-        hint = redirects.SentHint(dialect.field, body, self._origin, allows)
         try:
-            plain = hint.withheld(request)
+            following, hint_withheld = self._guarded.checked(request, settings.targets, allows)
         except Exception as error:  # noqa: BLE001 - an internal error must not fail the call
             self.report("redirect", error)
             return request
-        if plain is None:
-            return request
-        self._withheld()
-        return plain
+        if hint_withheld:
+            self._withheld()
+        return following
 
     def _withheld(self) -> None:
         """Record that the answering server may not get the hint."""
-        self._feedback = None  # it is about the cache of another server
+        self._feedback = self._ratio = None  # they are about another server
         self._record = self._record._replace(outcome="excluded_target", keep_tokens=0)
         try:
             spans.update_outcome(self.span, self._record)

@@ -1,9 +1,9 @@
-"""Keeps a redirect from carrying the hint to a server that may not be sent it.
+"""Keeps a redirect from carrying the hint or a header to a server that may not be sent it.
 
 An HTTP client that follows a 307 or 308 sends the same body again, to the server that the answer
 names. ``httpx`` and ``httpx2`` build that second request in one method, which is patched here: if
-the new server may not be sent the hint, the request is built without it. Everything else about the
-redirect stays as it is.
+the new server may not be sent what was added to the request, the request is built without it.
+Everything else about the redirect stays as it is.
 """
 
 from __future__ import annotations
@@ -15,46 +15,59 @@ from contextvars import ContextVar, Token
 from functools import wraps
 from typing import Any, Final, NamedTuple
 
-from ..hints.targets import Origin
+from ..hints.targets import Origin, Targets
 
 _METHOD: Final = "_build_redirect_request"
+_NOT_HOSTED: Final = Targets("auto")
 
 Follow = Callable[[Any], Any]
 """Takes the request with which a client would follow a redirect; returns the one to send."""
 
 
-class SentHint(NamedTuple):
-    """A hint that a request carries.
+class Added(NamedTuple):
+    """What was added to a request: a hint, headers, or nothing.
 
     Attributes:
-        field: body field of the hint.
+        field: body field of the hint; None if no hint was added.
         given: the body as the caller wrote it, from which the field is restored.
+        headers: names of the headers.
         origin: the server that the request is sent to.
-        allows: returns True if the hint may go to another server.
+        azure: True if the client is made for Azure OpenAI.
     """
 
-    field: str
+    field: str | None
     given: Mapping[Any, Any]
+    headers: tuple[str, ...]
     origin: Origin
-    allows: Callable[[Origin], bool]
+    azure: bool = False
 
-    def withheld(self, request: Any) -> Any:
-        """Return a redirected request without the hint; None if it may go out as it is.
+    def checked(
+        self, request: Any, targets: Targets, takes_hint: Callable[[Origin], bool]
+    ) -> tuple[Any, bool]:
+        """Return the request to send for a redirect, and whether the hint was removed from it.
 
         Args:
             request: the request that the HTTP client built to follow the redirect.
+            targets: servers that may be sent the hint. No header goes to a hosted vendor, even if
+                it is among them.
+            takes_hint: returns True if a server that may be sent the hint would get this one.
 
         Raises:
             ValueError: the body of the request is not JSON.
         """
         origin = Origin.of(request.url)
-        if origin == self.origin or self.allows(origin):
-            return None
-        return self._without_hint(request)
+        if origin == self.origin:
+            return request, False
+        allowed = targets.allow(origin, azure=self.azure)
+        if not (allowed and _NOT_HOSTED.allow(origin, azure=self.azure)):
+            for name in self.headers:
+                request.headers.pop(name, None)
+        plain = None if allowed and takes_hint(origin) else self._without_hint(request)
+        return (request, False) if plain is None else (plain, True)
 
     def _without_hint(self, request: Any) -> Any:
         """Return a copy of the request without the hint; None if it carries none."""
-        content = request.read()
+        content = request.read() if self.field is not None else b""
         body = json.loads(content) if content else None
         if not isinstance(body, dict) or self.field not in body:
             return None

@@ -138,7 +138,7 @@ class Runtime:
                 settings=now,
                 dialect=decided.dialect,
             )
-            call.guard_redirects(body, azure=request.is_azure)
+            call.guard_redirects(body, _sent_field(decided, record), azure=request.is_azure)
         except Exception as error:  # noqa: BLE001 - an internal error must not reach the caller
             self.errors.report(seam, error)
             return None
@@ -170,8 +170,8 @@ class Runtime:
                 allowed=now.targets.allow(origin, azure=azure),
                 azure=azure,
             )
-            for name, value in headers.items():
-                request.add_header(name, value)
+            added = [name for name, value in headers.items() if request.add_header(name, value)]
+            call.guard_headers(added)
         except Exception as error:  # noqa: BLE001 - the request goes out without more headers
             self.errors.report("advisor", error)
 
@@ -206,3 +206,8 @@ class Runtime:
             spans.count_on_agent(span, record)
         except Exception as error:  # noqa: BLE001 - the call is already recorded
             self.errors.report("agent_span", error)
+
+
+def _sent_field(decided: DecidedCall, record: CallRecord) -> str | None:
+    """Return the body field in which a hint was added; None if none was."""
+    return decided.dialect.field if record.outcome == "applied" and decided.params else None

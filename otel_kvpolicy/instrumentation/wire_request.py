@@ -40,5 +40,9 @@ class WireRequest(Protocol):
     def add(self, field: str, value: Any) -> None:
         """Send ``value`` as a field of the request body."""
 
-    def add_header(self, name: str, value: str) -> None:
-        """Send a header with the request, unless the caller sends one of that name."""
+    def add_header(self, name: str, value: str) -> bool:
+        """Send a header with the request, unless the caller sends one of that name.
+
+        Returns:
+            True if the header was added.
+        """

@@ -11,7 +11,7 @@ from openai import OpenAI
 from opentelemetry import baggage, context
 
 from otel_kvpolicy import KVCacheLayeringPolicy, configure, kv_context, settings
-from otel_kvpolicy.cli.explain.command import command as explain
+from otel_kvpolicy.cli import main
 from otel_kvpolicy.context import PRIORITY_BAGGAGE, CallContext, call_context
 from otel_kvpolicy.pipeline import decide_call
 from otel_kvpolicy.policy import CallText, ThresholdsRule

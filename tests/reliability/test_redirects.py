@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from otel_kvpolicy import KVPolicyInstrumentor
-from otel_kvpolicy.hints.targets import Origin
-from otel_kvpolicy.instrumentation.redirects import RedirectGuard, SentHint
+from otel_kvpolicy.hints.targets import Origin, Targets
+from otel_kvpolicy.instrumentation.redirects import Added, RedirectGuard
 from otel_kvpolicy.standin import StandIn
 from otel_kvpolicy.standin.loopback import LoopbackServer, address, listen
 from tests.conftest import Telemetry, attributes
@@ -301,7 +301,7 @@ def test_a_failure_of_the_check_is_reported_and_the_call_goes_on(
     server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KV_CACHE_TARGETS", "localhost")
-    monkeypatch.setattr(SentHint, "withheld", lambda *_: 1 / 0)
+    monkeypatch.setattr(Added, "checked", lambda *_: 1 / 0)
     with redirecting(server.url, 307) as base_url:
         sync_call(base_url)
     assert instrumented.total("kvpolicy.errors") == 1
@@ -311,9 +311,45 @@ def test_a_failure_of_the_check_is_reported_and_the_call_goes_on(
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"{}"])
 def test_a_redirected_request_without_a_hint_goes_out_as_it_is(content: bytes) -> None:
-    hint = SentHint("f", {}, Origin("http", "there", 80), lambda _: False)
+    added = Added("f", {}, (), Origin("http", "there", 80))
     request = httpx2.Request("POST", "http://elsewhere/", content=content)
-    assert hint.withheld(request) is None
+    assert added.checked(request, Targets("there"), lambda _: True) == (request, False)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+@pytest.mark.parametrize(
+    ("targets", "kept"), [("localhost", False), ("localhost,127.0.0.1", True), ("auto", True)]
+)
+def test_a_redirect_carries_the_affinity_header_to_allowed_hosts_only(
+    server: StandIn,
+    instrumented: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
+    targets: str,
+    kept: bool,
+    mode: str,
+) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", targets)
+    monkeypatch.setenv("KV_CACHE_MODE", mode)
+    monkeypatch.setenv("KV_CACHE_AFFINITY_HEADER", "x-kv-affinity")
+    monkeypatch.setenv("KV_CACHE_AFFINITY_KEY", "0" * 32)
+    call = {**CALL, "messages": [{"role": "system", "content": "x" * 8000}, *CALL["messages"]]}
+    with (
+        redirecting(server.url, 307) as base_url,
+        OpenAI(base_url=base_url, api_key="key") as client,
+    ):
+        client.chat.completions.create(**call)
+        client.chat.completions.create(**call)
+    assert ("x-kv-affinity" in server.last.headers) is (kept and mode == "enforce")
+
+
+def test_a_header_of_the_callers_own_is_left_to_the_client(
+    server: StandIn, instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KV_CACHE_TARGETS", "localhost")
+    monkeypatch.setenv("KV_CACHE_AFFINITY_HEADER", "x-kv-affinity")
+    with redirecting(server.url, 307) as base_url:
+        sync_call(base_url, extra_headers={"x-kv-affinity": "mine"})
+    assert server.last.headers["x-kv-affinity"] == "mine"
 
 
 def test_if_the_first_host_is_excluded_the_second_gets_no_hint_either(
@@ -338,7 +374,7 @@ def test_a_redirect_that_turns_into_a_get_carries_no_body(
         pytest.raises(APIStatusError) as raised,
     ):
         client.chat.completions.create(**CALL)
-    assert raised.value.status_code == 405, "the client sent a GET"
+    assert raised.value.status_code == 405, "a GET"
     assert not server.requests
 
 

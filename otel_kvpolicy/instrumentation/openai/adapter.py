@@ -93,16 +93,25 @@ class OpenAIRequest:
         extra = {**(self._options.extra_json or {}), field: value}
         self._options = _copy(self._options, "extra_json", extra)
 
-    def add_header(self, name: str, value: str) -> None:
-        """Send a header, also if the server rejects the hint. The caller's own header stays."""
+    def add_header(self, name: str, value: str) -> bool:
+        """Send a header, also if the server rejects the hint. The caller's own header stays.
+
+        Returns:
+            False if the caller sends that header.
+
+        Raises:
+            AttributeError: redirects of this client cannot be checked, so it gets no header.
+        """
+        GUARD.cover(type(self._client._client))  # noqa: SLF001 - it follows the redirects
         given = self._options.headers
         given = given if isinstance(given, Mapping) else {}
         if name.lower() in {each.lower() for each in (*given, *self._client.default_headers)}:
-            return
+            return False
         headers = {**given, name: value}
         with_hint = self._options is not self._plain
         self._plain = _copy(self._plain, "headers", headers)
         self._options = _copy(self._options, "headers", headers) if with_hint else self._plain
+        return True
 
     @property
     def arguments(self) -> Arguments:
