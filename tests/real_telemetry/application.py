@@ -1,6 +1,6 @@
-"""The load of ``compose.yaml``, whose process stays until standard input ends, so it can be scraped.
+"""The load of ``compose.yaml`` in a process that stays until standard input ends.
 
-``opentelemetry-instrument`` runs it.
+``opentelemetry-instrument`` runs it. While it stays, it can be scraped.
 """
 
 from __future__ import annotations
