@@ -1,6 +1,6 @@
-"""Runs the load of ``compose.yaml`` and stays until standard input ends, so it can be scraped.
+"""Runs the load of ``compose.yaml``, then waits until standard input ends.
 
-``opentelemetry-instrument`` runs it.
+``opentelemetry-instrument`` runs it. While it stays, it can be scraped.
 """
 
 from __future__ import annotations
