@@ -13,6 +13,7 @@ _COMMANDS: Final = {
     "doctor": "Test on a live vLLM and LMCache whether the hint is honored.",
     "explain": "Explain why a call's KV cache was or was not stored.",
     "replay": "Replay a trace against simulated cache tiers and compare rules.",
+    "warm": "Send known prefixes to a fresh server, so that it stores them before callers ask.",
 }
 """Summary of each command; its code is ``otel_kvpolicy.cli.<name>.command:command``."""
 
