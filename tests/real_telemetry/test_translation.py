@@ -30,7 +30,7 @@ STORED = {
         "kvpolicy_decisions",
         "kvpolicy_decision_duration_bucket",
         "kvpolicy_chars_per_token_ratio",
-        "traces_span_metrics_calls",
+        series.SPAN_CALLS.name.removesuffix("_total"),
     ),
     "NoUTF8EscapingWithSuffixes": (
         "kvpolicy.decisions_total",
